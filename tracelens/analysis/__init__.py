@@ -1,0 +1,1 @@
+"""Runs queries, applies the model, returns frozen dataclasses. Prints and draws nothing."""

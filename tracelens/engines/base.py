@@ -1,0 +1,168 @@
+"""The contract between the sources and an engine module.
+
+An engine module declares what its engine writes and turns what it is handed into canonical columns. It is handed
+
+* text lines that hold one of its `needles`, already peeled of envelopes (`lines`), block by block;
+* decoded JSON records that hold one of its `json_keys` (`records`), block by block;
+
+and at the end of the source all that it returned, in order (`assemble`), with a clock for the time stamps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """One kind of record an engine writes, for `inspect` and for the advice of a report."""
+
+    name: str
+    title: str
+    versions: str
+    gives: tuple[str, ...]
+    switch_on: str
+
+
+@dataclass(frozen=True, slots=True)
+class JsonRecord:
+    """One decoded JSON object of a source.
+
+    `stamp` is the stamp of the envelope it came in, as text, or None; `stream` tells apart what several
+    processes wrote into one file (pod, container, service).
+    """
+
+    line: int
+    offset: int
+    stamp: str | None
+    stream: str | None
+    value: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """A record that was meant to be one of ours and could not be used."""
+
+    line: int
+    reason: str
+    surface: str | None = None
+    offset: int | None = None
+    excerpt: str | None = None
+
+
+@dataclass(slots=True)
+class Parsed:
+    """What one block gave: frames by surface, and what was refused.
+
+    `frames[surface]` holds at least `line` (Int64) and, where the record has a time, `stamp` (outer, text or
+    null) and `inner` (the engine's own stamp, text or null); `stream` where known. The other columns are the
+    engine's own affair until `assemble`.
+    """
+
+    frames: dict[str, list[pl.DataFrame]] = field(default_factory=dict)
+    rejects: list[Reject] = field(default_factory=list)
+    claimed: int = 0
+
+    def add(self, surface: str, frame: pl.DataFrame) -> None:
+        """Append a frame of a surface; empty frames are dropped."""
+        if frame.height:
+            self.frames.setdefault(surface, []).append(frame)
+
+    def merge(self, other: Parsed) -> None:
+        """Append what another block gave."""
+        for surface, frames in other.frames.items():
+            self.frames.setdefault(surface, []).extend(frames)
+        self.rejects.extend(other.rejects)
+        self.claimed += other.claimed
+
+
+@dataclass(slots=True)
+class Tables:
+    """Canonical rows of one source: any subset of the columns of each table, without the pipeline's own.
+
+    The pipeline adds `source_id`, `run_id`, `weight` and labels, fills `model`, `draft_model`, `method`,
+    `num_speculative_tokens` and `forced_acceptance` from the run where a row has none, and drops repeated
+    records. Rows name their run by the Int64 column `run_key`: 0, or a missing column, is whatever ran before
+    the first start the source tells of; k is the k-th row of `runs` (which has a `run_key` column itself).
+    Every row has `surface` and `source_line`, and `ts_basis` where it has a time.
+    """
+
+    rounds: pl.DataFrame | None = None
+    windows: pl.DataFrame | None = None
+    requests: pl.DataFrame | None = None
+    runs: pl.DataFrame | None = None
+    rejects: list[Reject] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What an engine may know of a source while it assembles.
+
+    `resolve(stamps)` takes a frame with the text columns `stamp` (outer) and `inner`, in file order, and returns
+    a frame of equal height with `ts` (Datetime us, UTC, or null) and `ts_basis`.
+    """
+
+    source_id: str
+    resolve: Callable[[pl.DataFrame], pl.DataFrame]
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """One inference engine's logs."""
+
+    name: str
+    surfaces: Sequence[Surface]
+    needles: Sequence[bytes]
+    json_keys: Sequence[bytes]
+
+    def lines(self, frame: pl.DataFrame) -> Parsed:
+        """Extract records from text lines.
+
+        Args:
+            frame: columns `line` Int64, `offset` Int64, `text` String (peeled of envelopes, ANSI and NULs),
+                `stamp` String or null (outer stamp), `stream` String or null. Every line holds one of `needles`.
+        """
+        ...
+
+    def records(self, records: Sequence[JsonRecord]) -> Parsed:
+        """Extract records from JSON objects that are this engine's; `claimed` counts the ones taken."""
+        ...
+
+    def assemble(self, frames: Mapping[str, Sequence[pl.DataFrame]], context: Context) -> Tables:
+        """Turn all frames of one source into canonical rows."""
+        ...
+
+
+def rounds_from_lists(
+    *,
+    drafted: Sequence[int],
+    accepted: Sequence[int],
+    emitted_total: int | None,
+) -> list[int | None]:
+    """Emitted tokens of each round of a request whose rounds are logged as two lists.
+
+    Every round commits its accepted drafts and one token of the target; what the request emitted less is cut
+    from the end (stop string, EOS, max_tokens: vllm#56101). A request that emitted more has plain steps between
+    its rounds; those are not in the lists and nothing is cut then.
+
+    Args:
+        drafted: drafted tokens by round.
+        accepted: accepted tokens by round, same length.
+        emitted_total: tokens the rounds gave together (output tokens without the prefill's own), or None.
+    """
+    emitted: list[int | None] = [a + 1 for a in accepted]
+    if emitted_total is None:
+        return emitted
+    excess = sum(accepted) + len(accepted) - emitted_total
+    for i in range(len(emitted) - 1, -1, -1):
+        if excess <= 0:
+            break
+        cut = min(excess, accepted[i] + 1)
+        emitted[i] = accepted[i] + 1 - cut
+        excess -= cut
+    return emitted

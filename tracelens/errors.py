@@ -1,0 +1,27 @@
+"""The two ways in which a command can fail, each with its exit code (CLI contract)."""
+
+from __future__ import annotations
+
+
+class TracelensError(Exception):
+    """Something the user can act on: the message says what, where and what to do next."""
+
+    exit_code = 3
+
+
+class InputError(TracelensError):
+    """Usage or input error: a path, an option, a label file, a lake that cannot be used."""
+
+    exit_code = 3
+
+
+class NothingRecognisedError(TracelensError):
+    """Ingest read everything and found no record of any engine."""
+
+    exit_code = 1
+
+
+class RejectsError(TracelensError):
+    """`--strict`: some records were refused."""
+
+    exit_code = 1

@@ -1,0 +1,1 @@
+"""The road from a source to the lake: sources, then engines, then the lake's writer."""

@@ -1,0 +1,1 @@
+"""Pure functions of the performance model. No I/O, no dataframe library."""

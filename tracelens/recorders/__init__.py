@@ -1,0 +1,1 @@
+"""Code that runs inside an engine. Imports nothing of the rest."""

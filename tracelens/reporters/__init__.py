@@ -1,0 +1,1 @@
+"""Results as terminal tables, JSON, CSV and Markdown. Queries nothing."""

@@ -1,0 +1,1 @@
+"""Bytes in, lines out: find files, undo compression, peel envelopes, read clocks. Knows no engine."""
