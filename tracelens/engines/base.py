@@ -138,31 +138,23 @@ class Engine(Protocol):
         ...
 
 
-def rounds_from_lists(
-    *,
-    drafted: Sequence[int],
-    accepted: Sequence[int],
-    emitted_total: int | None,
-) -> list[int | None]:
-    """Emitted tokens of each round of a request whose rounds are logged as two lists.
+def emitted_by_round(accepted: Sequence[int], emitted_total: int | None) -> list[int]:
+    """Emitted tokens of each round of a request whose rounds are logged as a list.
 
     Every round commits its accepted drafts and one token of the target; what the request emitted less is cut
     from the end (stop string, EOS, max_tokens: vllm#56101). A request that emitted more has plain steps between
-    its rounds; those are not in the lists and nothing is cut then.
+    its rounds; those are not in the list and nothing is cut then.
 
     Args:
-        drafted: drafted tokens by round.
-        accepted: accepted tokens by round, same length.
+        accepted: accepted tokens by round, in order.
         emitted_total: tokens the rounds gave together (output tokens without the prefill's own), or None.
     """
-    emitted: list[int | None] = [a + 1 for a in accepted]
-    if emitted_total is None:
-        return emitted
-    excess = sum(accepted) + len(accepted) - emitted_total
+    emitted = [a + 1 for a in accepted]
+    excess = 0 if emitted_total is None else sum(emitted) - emitted_total
     for i in range(len(emitted) - 1, -1, -1):
         if excess <= 0:
             break
-        cut = min(excess, accepted[i] + 1)
-        emitted[i] = accepted[i] + 1 - cut
+        cut = min(excess, emitted[i])
+        emitted[i] -= cut
         excess -= cut
     return emitted

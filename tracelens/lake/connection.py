@@ -1,0 +1,40 @@
+"""A DuckDB connection onto a lake: the views of `queries/views.sql`, and nothing outside the lake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracelens.errors import InputError
+from tracelens.resources import room
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+def connect(lake: Path, *, lock: bool = True) -> duckdb.DuckDBPyConnection:
+    """Open an in-memory DuckDB with the canonical views over `lake`.
+
+    The connection can read the lake and nothing else: no other file, no extension, no network.
+
+    Args:
+        lake: folder of the lake.
+        lock: close the connection to the outside. Left open only by code that writes Parquet itself.
+
+    Raises:
+        InputError: there is no lake at that place.
+    """
+    import duckdb
+
+    if not (lake / "sources").is_dir():
+        raise InputError(
+            f"no lake at {lake}: run `tracelens ingest PATH… --lake {lake}` first, or name another with --lake"
+        )
+    con = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
+    con.execute("set timezone = 'UTC'")
+    con.execute("set variable lake = $lake", {"lake": str(lake)})
+    if lock:
+        con.execute("set allowed_directories = $1", [[str(lake)]])
+        con.execute("set enable_external_access = false")
+    con.execute((room("queries") / "views.sql").read_text(encoding="utf-8"))
+    return con
