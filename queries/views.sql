@@ -1,0 +1,369 @@
+-- The views of a lake. Two lines set the lake's place and make every query of this folder run in a bare DuckDB:
+--
+--     set variable lake = 'path/to/lake';
+--     .read queries/views.sql
+--
+-- What they give: rounds, windows, requests, runs, rejects, sources (the tables, durations also in `_ms`),
+-- requests_joined (one row a request), facts (the finest grain of every figure; grains never add up twice),
+-- strata (what every query groups by) and baseline_facts (what ran without speculation).
+--
+-- Another grouping, or a filter, is another view `strata`; the queries stay as they are:
+--
+--     create or replace view strata as
+--     select {'task_type': task_type, 'num_speculative_tokens': num_speculative_tokens} as stratum, * from facts
+--     where role is distinct from 'baseline' and not coalesce(forced_acceptance, false) and date >= '2026-11-01';
+--
+-- NULL is "not measured". Sums are weighted by `weight`. 0/0 is NULL.
+
+-- ---------------------------------------------------------------- macros
+
+-- The id that a request has on every surface. vLLM puts `chatcmpl-` or `cmpl-` before it, a prompt index behind it
+-- (completions; only `-0` is taken off: further prompts of one call are requests of their own, and an id such as
+-- `cmpl-bench-5` in a response has no index) and, from 0.14, `-` and 8 hex digits of its own (vllm.md 4c).
+create or replace macro request_key(id) as
+  case
+    when starts_with(id, 'chatcmpl-') then regexp_extract(id, '^chatcmpl-(.*?)(?:-[0-9a-f]{8})?$', 1)
+    when starts_with(id, 'cmpl-') then regexp_extract(id, '^cmpl-(.*?)(?:-0)?(?:-[0-9a-f]{8})?$', 1)
+    else id
+  end;
+
+create or replace macro temperature_bucket_of(t) as
+  case when t is null then null when t <= 0 then '0' when t <= 0.3 then '(0, 0.3]' when t <= 0.7 then '(0.3, 0.7]'
+       when t <= 1 then '(0.7, 1]' else '> 1' end;
+
+-- Labels sort as text in the order of what they say.
+create or replace macro batch_bucket_of(b) as
+  case when b is null then null when b <= 1 then '0001' when b = 2 then '0002' when b <= 4 then '0003-0004'
+       when b <= 8 then '0005-0008' when b <= 16 then '0009-0016' when b <= 32 then '0017-0032'
+       when b <= 64 then '0033-0064' when b <= 128 then '0065-0128' when b <= 256 then '0129-0256'
+       when b <= 512 then '0257-0512' when b <= 1024 then '0513-1024' when b <= 2048 then '1025-2048'
+       when b <= 4096 then '2049-4096' else '> 4096' end;
+
+create or replace macro context_bucket_of(c) as
+  case when c is null then null when c < 512 then '< 0.5k' when c < 1024 then '< 0001k' when c < 2048 then '< 0002k'
+       when c < 4096 then '< 0004k' when c < 8192 then '< 0008k' when c < 16384 then '< 0016k'
+       when c < 32768 then '< 0032k' when c < 65536 then '< 0064k' when c < 131072 then '< 0128k'
+       when c < 262144 then '< 0256k' when c < 524288 then '< 0512k' when c < 1048576 then '< 1024k'
+       else '>= 1024k' end;
+
+-- ---------------------------------------------------------------- tables
+
+create or replace view rounds as
+select * replace (coalesce(weight, 1) as weight),
+       draft_us / 1000.0 as draft_ms, target_us / 1000.0 as target_ms, sample_us / 1000.0 as sample_ms,
+       rollback_us / 1000.0 as rollback_ms, repack_us / 1000.0 as repack_ms, emit_lag_us / 1000.0 as emit_lag_ms,
+       step_us / 1000.0 as step_ms
+from read_parquet(getvariable('lake') || '/rounds/**/*.parquet', union_by_name = true, hive_partitioning = true,
+                  hive_types = {'date': date});
+
+create or replace view windows as
+select * replace (coalesce(weight, 1) as weight),
+       window_us / 1000.0 as window_ms, draft_us / 1000.0 as draft_ms, target_us / 1000.0 as target_ms,
+       sample_us / 1000.0 as sample_ms, rollback_us / 1000.0 as rollback_ms, repack_us / 1000.0 as repack_ms,
+       emit_lag_us / 1000.0 as emit_lag_ms, step_us / 1000.0 as step_ms, round_us / 1000.0 as round_ms
+from read_parquet(getvariable('lake') || '/windows/**/*.parquet', union_by_name = true, hive_partitioning = true,
+                  hive_types = {'date': date});
+
+create or replace view requests as
+select * replace (coalesce(weight, 1) as weight),
+       draft_us / 1000.0 as draft_ms, target_us / 1000.0 as target_ms, ttft_us / 1000.0 as ttft_ms,
+       decode_us / 1000.0 as decode_ms, e2e_us / 1000.0 as e2e_ms, queue_us / 1000.0 as queue_ms,
+       tpot_us / 1000.0 as tpot_ms
+from read_parquet(getvariable('lake') || '/requests/**/*.parquet', union_by_name = true, hive_partitioning = true,
+                  hive_types = {'date': date});
+
+create or replace view runs as
+select * from read_parquet(getvariable('lake') || '/runs/**/*.parquet', union_by_name = true);
+
+create or replace view rejects as
+select * from read_parquet(getvariable('lake') || '/rejects/**/*.parquet', union_by_name = true);
+
+create or replace view sources as
+select * from read_parquet(getvariable('lake') || '/sources/**/*.parquet', union_by_name = true);
+
+-- ---------------------------------------------------------------- one row a request
+
+-- Records of several surfaces that speak of one request (access and query log; response and request line) become one
+-- row: in every column the first value that is not NULL, the record with counts first. Several records of one surface
+-- with one id (an id used twice) stay apart, and so does everything of that id. Within a run first; across runs only
+-- where the id is long enough to be no counter (llama.cpp numbers its tasks from 0 in every process).
+create or replace view requests_joined as
+with keyed as (
+  select *,
+         case when request_id = source_id || '#' || source_line then request_id else request_key(request_id) end
+           as join_key,
+         case when accepted is not null or drafted is not null then 0
+              when tpot_us is not null or output_tokens is not null then 1 else 2 end as preference
+  from requests
+), met_again as (
+  select engine, join_key from keyed group by engine, join_key having count(*) > 1
+), alone as (
+  select * from keyed anti join met_again using (engine, join_key)
+), crowded as (
+  select *, count(*) over (partition by engine, join_key, run_id, surface) as same_in_run,
+         count(*) over (partition by engine, join_key, surface) as same_anywhere
+  from keyed semi join met_again using (engine, join_key)
+), judged as (
+  select *, max(same_in_run) over (partition by engine, join_key, run_id) = 1 as one_in_run,
+         max(same_anywhere) over (partition by engine, join_key) = 1
+           and length(join_key) >= 5 and engine <> 'llama.cpp' as one_anywhere,
+         row_number() over (partition by engine, join_key order by preference, source_id, source_line) as place
+  from crowded
+), grouped as (
+  select *, case when one_anywhere then '*' when one_in_run then 'run ' || run_id else 'record ' || place end as shelf
+  from judged
+), merged as (
+  select engine, join_key, shelf,
+         arg_min(columns(* exclude (engine, join_key, shelf, preference, same_in_run, same_anywhere, one_in_run,
+                                    one_anywhere, place)), place),
+         (min(output_tokens) is distinct from max(output_tokens))::integer
+           + (min(rounds) is distinct from max(rounds))::integer
+           + (min(drafted) is distinct from max(drafted))::integer
+           + (min(accepted) is distinct from max(accepted))::integer
+           + (min(temperature) is distinct from max(temperature))::integer
+           + (min(top_p) is distinct from max(top_p))::integer
+           + (min(task_type) is distinct from max(task_type))::integer
+           + (min(model) is distinct from max(model))::integer as conflicts,
+         count(*) as records
+  from grouped
+  group by engine, join_key, shelf
+)
+select * exclude (shelf) from merged
+union all by name
+select * exclude (preference), 0 as conflicts, 1 as records from alone;
+
+-- ---------------------------------------------------------------- which grain holds what
+
+-- Per run, grain and surface: how many rows hold each group of figures. Small; `tracelens report` keeps it as a table.
+create or replace view held as
+select 'round' as grain, 1 as grain_order, run_id, surface, count(*) as records,
+       count(accepted) filter (not coalesce(is_replay, false)) as counts, 0 as other_counts, count(*) as know_rounds,
+       count(*) filter (drafted = 0) as plain, sum(drafted)::bigint as drafted, count(draft_us) as drafts,
+       count(target_us) as targets, count(step_us) as steps
+from rounds group by run_id, surface
+union all by name
+select 'request' as grain, 2 as grain_order, run_id, surface, count(*) as records, count(accepted) as counts,
+       count(coalesce(rounds, iterations, drafted, emitted)) as other_counts, count(rounds) as know_rounds,
+       0 as plain, sum(drafted)::bigint as drafted, count(draft_us) as drafts, count(target_us) as targets, 0 as steps
+from requests_joined group by run_id, surface
+union all by name
+select 'window' as grain, 3 as grain_order, run_id, surface, count(*) as records, count(accepted) as counts,
+       count(coalesce(rounds, plain_steps, drafted, emitted)) as other_counts, count(rounds) as know_rounds,
+       0 as plain, sum(drafted)::bigint as drafted, count(coalesce(draft_us, draft_ms_per_token)) as drafts,
+       count(target_us) as targets, count(coalesce(step_us, round_us)) as steps
+from windows group by run_id, surface;
+
+-- Per run and group of figures the first grain that holds it, and in it one surface: two surfaces of one grain tell of
+-- the same rounds (a log line and a scrape). Requests are the exception: their surfaces were joined by id above.
+-- The surface that knows its rounds goes first, then the one that saw most.
+create or replace view grain_choice as
+select *,
+       first_value(grain || case when grain = 'request' then '' else ' ' || surface end)
+         over (partition by run_id order by counts = 0, other_counts + counts = 0, grain_order, know_rounds = 0,
+               drafted desc nulls last, counts desc, surface) as counts_from,
+       first_value(grain || case when grain = 'request' then '' else ' ' || surface end)
+         over (partition by run_id order by drafts = 0, grain_order, drafts desc, surface) as drafts_from,
+       first_value(grain || case when grain = 'request' then '' else ' ' || surface end)
+         over (partition by run_id order by targets = 0, grain_order, targets desc, surface) as targets_from,
+       first_value(grain || case when grain = 'request' then '' else ' ' || surface end)
+         over (partition by run_id order by steps = 0, grain_order, steps desc, surface) as steps_from,
+       grain || case when grain = 'request' then '' else ' ' || surface end as place,
+       sum(plain) over (partition by run_id) = 0
+         and max(case when grain = 'round' then counts else 0 end) over (partition by run_id) > 0 as plain_missing
+from held;
+
+-- What a finer grain (or a better surface) of the run holds already: few rows, none for most lakes of one grain.
+create or replace view superseded as
+select run_id, grain, surface, counts_from <> place as counts, drafts_from <> place as drafts,
+       targets_from <> place as targets, steps_from <> place as steps, plain_missing and grain = 'request' as plain
+from grain_choice
+where (counts + other_counts > 0 and counts_from <> place) or (drafts > 0 and drafts_from <> place)
+   or (targets > 0 and targets_from <> place) or (steps > 0 and steps_from <> place);
+
+-- One row a run: its constants, and its role (a run that drafted is speculative unless somebody said otherwise).
+create or replace view run_traits as
+with told as (
+  select run_id, max(role) as role, max(engine_version) as engine_version, max(model) as model,
+         max(draft_model) as draft_model, max(method) as method,
+         max(num_speculative_tokens) as num_speculative_tokens, bool_or(forced_acceptance) as forced_acceptance
+  from runs group by run_id
+), seen as (
+  select run_id, max(drafted) > 0 as drafts from held group by run_id
+)
+select run_id, coalesce(told.role, case when seen.drafts then 'speculative' end) as role, engine_version, model,
+       draft_model, method, num_speculative_tokens, forced_acceptance
+from seen full join told using (run_id);
+
+-- What a request knows and its rounds may not: by run, and by id alone where all runs agree.
+create or replace view request_traits as
+with by_run as (
+  select engine, run_id, join_key, case when min(task_type) = max(task_type) then min(task_type) end as task_type,
+         case when min(temperature) = max(temperature) then min(temperature) end as temperature,
+         case when min(top_p) = max(top_p) then min(top_p) end as top_p
+  from requests_joined
+  where (task_type is not null or temperature is not null or top_p is not null)
+    and request_id is distinct from source_id || '#' || source_line
+  group by engine, run_id, join_key
+), anywhere as (
+  select engine, join_key, case when min(task_type) = max(task_type) then min(task_type) end as task_type,
+         case when min(temperature) = max(temperature) then min(temperature) end as temperature,
+         case when min(top_p) = max(top_p) then min(top_p) end as top_p
+  from by_run where length(join_key) >= 5 and engine <> 'llama.cpp'
+  group by engine, join_key
+)
+select engine, run_id, join_key, task_type, temperature, top_p from by_run
+union all
+select engine, null as run_id, join_key, task_type, temperature, top_p from anywhere;
+
+-- ---------------------------------------------------------------- facts
+
+-- Every row of every grain, with the figures that a finer grain of its run holds set to NULL, so that sums over facts
+-- count nothing twice. Counts: rounds (with a draft), plain_steps, drafted, accepted, emitted; full_accepts = rounds
+-- with accepted = drafted, where the row can tell. Times are in the request view: every request-round carries its
+-- whole step, so sum(draft_us) / sum(time_rounds) is the mean per request-round, and sum(draft_us * step_share) is
+-- engine time. drafted_timed = the drafted tokens that draft_us stands for. `unit` = what is independent: the request
+-- (rounds, requests) or the window. TPOT and its parts live on request rows only.
+create or replace view facts as
+with round_rows as (
+  select 'round' as grain, r.run_id, r.engine, t.engine_version, r.replica, coalesce(r.model, t.model) as model,
+         coalesce(r.draft_model, t.draft_model) as draft_model, coalesce(r.method, t.method) as method,
+         coalesce(r.task_type, q.task_type, a.task_type) as task_type,
+         coalesce(r.temperature, q.temperature, a.temperature) as temperature,
+         coalesce(r.top_p, q.top_p, a.top_p) as top_p,
+         coalesce(r.num_speculative_tokens, t.num_speculative_tokens) as num_speculative_tokens, r.num_draft_nodes,
+         coalesce(r.forced_acceptance, t.forced_acceptance) as forced_acceptance, t.role, r.surface, r.source_id,
+         r.source_line, r.weight, r.ts, r.date, r.request_id, r.round_index, r.step_id,
+         coalesce(r.step_share, 1.0 / nullif(r.batch_size, 0)) as step_share, r.batch_size, r.context_len,
+         coalesce(r.request_id, r.source_id || '#' || r.source_line) as unit, r.has_prefill, r.is_replay,
+         r.timing_basis,
+         -- A replayed round was counted when it ran first; its time is real all the same.
+         coalesce(s.counts, false) or coalesce(r.is_replay, false) as uncounted,
+         case when uncounted then null when r.drafted = 0 then 0 else 1 end::bigint as rounds,
+         case when uncounted then null when r.drafted = 0 then 1 else 0 end::bigint as plain_steps,
+         case when not uncounted then r.drafted end::bigint as drafted,
+         case when not uncounted then r.accepted end::bigint as accepted,
+         case when not uncounted then r.emitted end::bigint as emitted,
+         case when not uncounted and r.drafted > 0 then (r.accepted >= r.drafted)::bigint end as full_accepts,
+         1::bigint as time_rounds,
+         case when s.drafts then null else r.draft_us end as draft_us,
+         case when s.drafts or r.draft_us is null then null else r.drafted end::bigint as drafted_timed,
+         case when s.targets then null else r.target_us end as target_us,
+         case when s.steps then null else r.step_us end as step_us,
+         case when s.steps then null else r.sample_us end as sample_us,
+         case when s.steps then null else r.rollback_us end as rollback_us,
+         case when s.steps then null else r.repack_us end as repack_us,
+         case when s.steps then null else r.emit_lag_us end as emit_lag_us
+  from rounds r
+  left join run_traits t on t.run_id = r.run_id
+  left join superseded s on s.grain = 'round' and s.run_id = r.run_id and s.surface = r.surface
+  -- The key is NULL, and the join free, for rows that know all three themselves.
+  left join request_traits q
+    on q.engine = r.engine and q.run_id = r.run_id
+       and q.join_key = case when r.task_type is null or r.temperature is null or r.top_p is null
+                             then request_key(r.request_id) end
+  left join request_traits a
+    on a.run_id is null and a.engine = r.engine
+       and a.join_key = case when q.join_key is null
+                                  and (r.task_type is null or r.temperature is null or r.top_p is null)
+                             then request_key(r.request_id) end
+), request_rows as (
+  select 'request' as grain, r.run_id, r.engine, t.engine_version, r.replica, coalesce(r.model, t.model) as model,
+         coalesce(r.draft_model, t.draft_model) as draft_model, coalesce(r.method, t.method) as method,
+         r.task_type, r.temperature, r.top_p,
+         coalesce(r.num_speculative_tokens, t.num_speculative_tokens) as num_speculative_tokens, r.num_draft_nodes,
+         coalesce(r.forced_acceptance, t.forced_acceptance) as forced_acceptance, t.role, r.surface, r.source_id,
+         r.source_line, r.weight, r.ts_end as ts, r.date, r.request_id, r.prompt_tokens as context_len,
+         r.request_id as unit, r.counts_basis, r.tpot_basis, r.error,
+         coalesce(s.counts, false) as uncounted, r.iterations - r.rounds as other_passes,
+         case when not uncounted then r.rounds end as rounds,
+         -- Some surfaces list the rounds that had a draft and no others (vLLM's detailed responses under n-gram): the
+         -- passes they leave out are plain steps, one token each, and only the request knows them.
+         case when not uncounted or s.plain then greatest(other_passes, 0) end as plain_steps,
+         case when not uncounted then r.drafted end as drafted,
+         case when not uncounted then r.accepted end as accepted,
+         case when not uncounted then r.emitted when s.plain then greatest(other_passes, 0) end as emitted,
+         -- With drafted = rounds * K every round had K drafts, and the last element counts the full ones.
+         coalesce(r.num_speculative_tokens, t.num_speculative_tokens, len(r.accepted_hist) - 1) as k,
+         case when not uncounted and r.drafted = r.rounds * k and len(r.accepted_hist) > k
+              then r.accepted_hist[k + 1] end as full_accepts,
+         case when not uncounted then r.accepted_hist end as accepted_hist,
+         coalesce(r.iterations, r.rounds) as time_rounds,
+         case when s.drafts then null else r.draft_us end as draft_us,
+         case when s.drafts or r.draft_us is null then null else r.drafted end as drafted_timed,
+         case when s.targets then null else r.target_us end as target_us,
+         r.prompt_tokens, r.output_tokens, r.ttft_us, r.decode_us, r.e2e_us, r.queue_us, r.tpot_us, r.preemptions
+  from requests_joined r
+  left join run_traits t on t.run_id = r.run_id
+  left join superseded s on s.grain = 'request' and s.run_id = r.run_id and s.surface = r.surface
+), window_sums as (
+  select *,
+         case when time_basis = 'sample' then 1
+              else coalesce(nullif(coalesce(rounds, 0) + coalesce(plain_steps, 0), 0), steps, rounds_timed, 1)
+         end as time_rounds,
+         -- From what the window logs to a sum over its request-rounds, each carrying its whole step.
+         case when time_basis in ('mean', 'sample') then time_rounds
+              else coalesce(time_rounds / nullif(steps, 0), 1) end as spread
+  from windows
+), window_rows as (
+  select 'window' as grain, r.run_id, r.engine, t.engine_version, r.replica, coalesce(r.model, t.model) as model,
+         coalesce(r.draft_model, t.draft_model) as draft_model, coalesce(r.method, t.method) as method,
+         r.task_type, r.temperature, r.top_p,
+         coalesce(r.num_speculative_tokens, t.num_speculative_tokens) as num_speculative_tokens, r.num_draft_nodes,
+         coalesce(r.forced_acceptance, t.forced_acceptance) as forced_acceptance, t.role, r.surface, r.source_id,
+         r.source_line, r.weight, r.ts_end as ts, r.date, r.running::integer as batch_size,
+         r.source_id || '#' || coalesce(r.source_line, 0) || ' ' || r.surface as unit, r.counts_basis, r.rounds_basis,
+         coalesce(s.counts, false) as uncounted,
+         case when not uncounted then r.rounds end as rounds,
+         case when not uncounted then r.plain_steps end as plain_steps,
+         case when not uncounted then r.drafted end as drafted,
+         case when not uncounted then r.accepted end as accepted,
+         case when not uncounted then r.emitted end as emitted,
+         coalesce(r.num_speculative_tokens, t.num_speculative_tokens, len(r.accepted_per_pos)) as k,
+         case when not uncounted and r.drafted = r.rounds * k and len(r.accepted_per_pos) >= k
+              then r.accepted_per_pos[k] end as full_accepts,
+         case when not uncounted then r.accepted_per_pos end as accepted_per_pos,
+         r.time_rounds,
+         case when r.time_basis = 'mean' or r.steps is null then 1.0 else r.steps / r.time_rounds end as step_share,
+         case when s.drafts then null else round(r.draft_us * r.spread) end::bigint as draft_us,
+         case when s.drafts then null else r.draft_ms_per_token end as draft_ms_per_token,
+         case when s.drafts or r.draft_us is null or r.time_basis = 'sample' then null else r.drafted end
+           as drafted_timed,
+         case when s.targets then null else round(r.target_us * r.spread) end::bigint as target_us,
+         -- A histogram of gaps between a request's rounds (vLLM's ITL) is the same thing seen from the client's side.
+         case when s.steps then null
+              else round(coalesce(r.step_us * r.spread, r.round_us * r.time_rounds / nullif(r.rounds_timed, 0)))
+         end::bigint as step_us,
+         case when s.steps then null else round(r.sample_us * r.spread) end::bigint as sample_us,
+         case when s.steps then null else round(r.rollback_us * r.spread) end::bigint as rollback_us,
+         case when s.steps then null else round(r.repack_us * r.spread) end::bigint as repack_us,
+         case when s.steps then null else round(r.emit_lag_us * r.spread) end::bigint as emit_lag_us,
+         r.preemptions, r.generated_tokens, r.v0_matched
+  from window_sums r
+  left join run_traits t on t.run_id = r.run_id
+  left join superseded s on s.grain = 'window' and s.run_id = r.run_id and s.surface = r.surface
+), all_rows as (
+  select * exclude (uncounted) from round_rows
+  union all by name
+  select * exclude (uncounted, other_passes, k) from request_rows
+  union all by name
+  select * exclude (uncounted, k) from window_rows
+)
+select *,
+       temperature_bucket_of(temperature) as temperature_bucket, batch_bucket_of(batch_size) as batch_bucket,
+       context_bucket_of(context_len) as context_bucket, date_trunc('hour', ts) as hour,
+       draft_us / 1000.0 as draft_ms, target_us / 1000.0 as target_ms, sample_us / 1000.0 as sample_ms,
+       rollback_us / 1000.0 as rollback_ms, repack_us / 1000.0 as repack_ms, emit_lag_us / 1000.0 as emit_lag_ms,
+       step_us / 1000.0 as step_ms, ttft_us / 1000.0 as ttft_ms, decode_us / 1000.0 as decode_ms,
+       e2e_us / 1000.0 as e2e_ms, queue_us / 1000.0 as queue_ms, tpot_us / 1000.0 as tpot_ms
+from all_rows;
+
+-- ---------------------------------------------------------------- what the queries read
+
+-- The grouping of every query. Runs without speculation and forced acceptance stay out of speculative figures.
+create or replace view strata as
+select {'task_type': task_type} as stratum, * from facts
+where role is distinct from 'baseline' and not coalesce(forced_acceptance, false);
+
+-- What ran without speculation: plain steps with their step_us, requests with their TPOT.
+create or replace view baseline_facts as
+select * from facts where role = 'baseline';
