@@ -1,0 +1,137 @@
+"""Find the lines that matter in blocks of bytes; all other bytes never become strings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tracelens.engines.base import Reject
+from tracelens.sources.partials import Joined, PartialJoiner
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import polars as pl
+
+    from tracelens.sources.stream import Block
+
+    Positions = npt.NDArray[np.int64]
+
+
+class LineFinder:
+    """Lines that hold at least one needle, peeled of their envelopes.
+
+    Needles are looked for in the bytes as they are in the block; one that holds a double quote is also looked
+    for as it reads inside a JSON string. Messages that a container runtime wrote in parts are joined first.
+
+    Attributes:
+        envelopes: the envelopes seen so far, as in the column `envelope`.
+        problems: messages in parts that never ended.
+    """
+
+    def __init__(self, needles: Sequence[bytes]) -> None:
+        self.envelopes: set[str] = set()
+        self._plain = [needle for needle in dict.fromkeys(needles) if needle]
+        escaped = [needle.replace(b'"', b'\\"') for needle in self._plain if b'"' in needle]
+        self._escaped = [*self._plain, *escaped]
+        self._texts = [needle.decode("utf-8", "replace") for needle in self._plain]
+        self._joiner = PartialJoiner(self._escaped)
+
+    @property
+    def problems(self) -> list[Reject]:
+        """Messages in parts that could not be put together."""
+        return self._joiner.problems
+
+    def find(self, block: Block) -> pl.DataFrame:
+        """The relevant lines of the next block.
+
+        Returns:
+            `line` Int64, `offset` Int64 (bytes), `text` String, `stamp` String (outer stamp, or null), `stream`
+            String (pod, service, container, or null), `process` String (the writing process by the envelope, or
+            null), `envelope` String (outermost first, `docker>json`, or null), in order of lines. A message in
+            parts is given where it ends, with the line and offset of its first part.
+        """
+        taken, joined = self._joiner.split(block)
+        hits = self._hits(block.data)
+        if not hits and not joined:
+            return empty_lines()
+        return self._peeled(*_gather(block, hits, taken), joined)
+
+    def finish(self) -> pl.DataFrame:
+        """What was still waiting for its last part when the source ended; the same columns."""
+        joined = self._joiner.finish()
+        if not joined:
+            return empty_lines()
+        return self._peeled([], [], None, joined)
+
+    def _hits(self, data: bytes) -> list[int]:
+        """Where needles begin, in no order; several may lie in one line."""
+        hits: list[int] = []
+        add, find = hits.append, data.find
+        # Only a JSON envelope escapes quotes; looking at the first byte spares the second scan elsewhere.
+        for needle in self._escaped if data[:1] == b"{" else self._plain:
+            at, size = find(needle), len(needle)
+            while at >= 0:
+                add(at)
+                at = find(needle, at + size)
+        return hits
+
+    def _peeled(self, line: Any, offset: Any, text: pl.Series | None, joined: Sequence[Joined]) -> pl.DataFrame:
+        import polars as pl
+
+        from tracelens.sources.envelopes import peel
+
+        if text is None:
+            text = pl.Series("text", [], pl.String)
+        frame = pl.DataFrame({"line": pl.Series(line, dtype=pl.Int64), "offset": pl.Series(offset, dtype=pl.Int64)})
+        frame = frame.with_columns(text.alias("text"))
+        if joined:
+            extra = {
+                "line": [one.line for one in joined],
+                "offset": [one.offset for one in joined],
+                "text": [one.data.decode("utf-8", "replace") for one in joined],
+            }
+            more = pl.DataFrame(extra, schema={"line": pl.Int64, "offset": pl.Int64, "text": pl.String})
+            frame = pl.concat([frame, more]).sort("line", maintain_order=True)
+        peeled = peel(frame, self._texts)
+        if peeled["envelope"].null_count() < peeled.height:
+            self.envelopes.update(peeled["envelope"].drop_nulls().unique().to_list())
+        return peeled
+
+
+def empty_lines() -> pl.DataFrame:
+    """No lines, with the columns of `LineFinder.find`."""
+    import polars as pl
+
+    texts = dict.fromkeys(("text", "stamp", "stream", "process", "envelope"), pl.String)
+    return pl.DataFrame(schema={"line": pl.Int64, "offset": pl.Int64, **texts})
+
+
+def _gather(block: Block, hits: list[int], taken: Sequence[tuple[int, int]]) -> tuple[Positions, Positions, pl.Series]:
+    """Numbers, offsets and texts of the lines that are hit, without those in the taken ranges."""
+    import numpy as np
+    import polars as pl
+    import pyarrow as pa
+
+    data = block.data
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
+    edges = np.empty(len(ends) + 2, np.int64)
+    edges[0], edges[-1] = 0, len(data)
+    np.add(ends, 1, out=edges[1:-1])
+    index = np.unique(np.searchsorted(ends, np.asarray(hits, np.int64)))
+    starts = edges[index]
+    if taken:
+        ranges = np.asarray(taken, np.int64)
+        which = np.searchsorted(ranges[:, 0], starts, side="right") - 1
+        free = (which < 0) | (starts >= ranges[which, 1])
+        index, starts = index[free], starts[free]
+    lines = pa.Array.from_buffers(
+        pa.large_binary(), len(edges) - 1, [None, pa.py_buffer(edges), pa.py_buffer(data)]
+    ).take(pa.array(index))
+    try:
+        lines = lines.cast(pa.large_string())
+    except pa.ArrowInvalid:  # invalid UTF-8 somewhere: rare, and then line by line
+        lines = pa.array([line.decode("utf-8", "replace") for line in lines.to_pylist()], pa.large_string())
+    text = pl.from_arrow(lines)
+    assert isinstance(text, pl.Series)
+    return index + block.line, starts + block.offset, text

@@ -1,0 +1,259 @@
+"""Bytes to blocks of whole lines: decompressed, transcoded, hashed and counted on the way, in bounded memory."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import IO
+
+from tracelens.engines.base import Reject
+from tracelens.sources.compression import Corrupt, Truncated, compression_of, decompress
+from tracelens.sources.discover import SourceFile
+from tracelens.sources.text import UTF8_BOM, encoding_of, is_binary
+
+_HEAD = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Whole lines, each ended by LF except perhaps the last of the source.
+
+    `data` is UTF-8 but for what the source itself got wrong. `line` is the 1-based number of its first line,
+    `offset` the place of `data[0]` in the decompressed and transcoded stream, in bytes.
+    """
+
+    data: bytes
+    line: int
+    offset: int
+
+
+class BlockStream:
+    """One source as blocks; a context manager to be iterated once.
+
+    Attributes, final after iteration:
+        compression: gzip, zstd, bz2, xz or none, by the first bytes.
+        encoding: utf-8, utf-8-bom, utf-16-le or utf-16-be.
+        binary: the content is no text; no blocks are given then.
+        bytes: decompressed bytes as they are in the file, before transcoding.
+        lines: lines, the last one also without LF.
+        sha256: hex digest of these bytes; prefix_sha256: the same of the first n bytes, by n.
+        problems: what could not be read: over-long lines, a broken stream, an unreadable file.
+
+    Raises:
+        nothing for what a file holds or for its being unreadable: that is a problem in the list.
+    """
+
+    def __init__(
+        self,
+        source: SourceFile,
+        *,
+        block_bytes: int = 4 << 20,
+        max_line: int = 8 << 20,
+        checkpoints: Sequence[int] = (),
+    ) -> None:
+        self.source = source
+        self.compression = "none"
+        self.encoding = "utf-8"
+        self.binary = False
+        self.bytes = 0
+        self.lines = 0
+        self.prefix_sha256: dict[int, str] = {}
+        self.problems: list[Reject] = []
+        self._block_bytes = block_bytes
+        self._max_line = max_line
+        self._checkpoints = sorted(set(checkpoints))
+        self._hash = hashlib.sha256()
+        self._file: IO[bytes] | None = None
+        self._broken: str | None = None
+        self._end = 0  # offset behind the last byte
+
+    def __enter__(self) -> BlockStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None and self.source.path is not None:
+            self._file.close()
+        self._file = None
+
+    @property
+    def sha256(self) -> str:
+        """Hex digest of the decompressed bytes read so far."""
+        return self._hash.hexdigest()
+
+    def __iter__(self) -> Iterator[Block]:
+        for data, offset in self._cut(self._gathered(self._text())):
+            yield from self._blocks(data, offset)
+        if self._broken is not None:
+            self.problems.append(Reject(line=self.lines, reason=self._broken, offset=self._end))
+
+    # -- bytes ------------------------------------------------------------------------------------------------
+
+    def _raw(self) -> Iterator[bytes]:
+        """Decompressed pieces; an error ends them and is kept in `_broken`."""
+        try:
+            file = self._open()
+            head = file.read(16)
+            self.compression = compression_of(head)
+            if self.compression == "none":
+                yield from self._plain(file, head)
+            else:
+                yield from decompress(_Replay(file, head).read, self.compression)
+        except (Truncated, Corrupt) as error:
+            self._broken = str(error)
+        except OSError as error:
+            self._broken = f"cannot be read: {error.strerror or error}"
+
+    def _open(self) -> IO[bytes]:
+        # A pipe is read through its buffer: a raw read would give short, slow pieces.
+        path = self.source.path
+        self._file = sys.stdin.buffer if path is None else path.open("rb", buffering=0)
+        return self._file
+
+    def _plain(self, file: IO[bytes], head: bytes) -> Iterator[bytes]:
+        if head:
+            yield head + (file.read(self._block_bytes) or b"")
+        while piece := file.read(self._block_bytes):
+            yield piece
+
+    def _hashed(self) -> Iterator[bytes]:
+        """The same pieces, hashed and counted, with the digests of the prefixes asked for."""
+        pending = list(self._checkpoints)
+        while pending and pending[0] <= 0:
+            self.prefix_sha256[pending.pop(0)] = self._hash.hexdigest()
+        for piece in self._raw():
+            done = 0
+            while pending and pending[0] <= self.bytes + len(piece):
+                n = pending.pop(0)
+                upto = n - self.bytes
+                self._hash.update(memoryview(piece)[done:upto])
+                done = upto
+                self.prefix_sha256[n] = self._hash.hexdigest()
+            self._hash.update(memoryview(piece)[done:] if done else piece)
+            self.bytes += len(piece)
+            yield piece
+
+    # -- text -------------------------------------------------------------------------------------------------
+
+    def _text(self) -> Iterator[bytes]:
+        """Pieces in UTF-8 without a BOM; nothing where the content is no text (it is hashed all the same)."""
+        pieces = self._hashed()
+        head = b""
+        for piece in pieces:
+            head = head + piece if head else piece
+            if len(head) >= _HEAD:
+                break
+        self.encoding = encoding_of(head)
+        self.binary = is_binary(head[:_HEAD], self.encoding)
+        if self.binary:
+            for _ in pieces:
+                pass
+            return
+        if self.encoding.startswith("utf-16"):
+            yield from self._transcoded(head, pieces)
+            return
+        yield head[len(UTF8_BOM) :] if self.encoding == "utf-8-bom" else head
+        yield from pieces
+
+    def _transcoded(self, head: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        decoder = codecs.getincrementaldecoder(self.encoding)(errors="replace")
+        text = decoder.decode(head).removeprefix("\ufeff")
+        yield text.encode("utf-8", "replace")
+        for piece in pieces:
+            yield decoder.decode(piece).encode("utf-8", "replace")
+        yield decoder.decode(b"", final=True).encode("utf-8", "replace")
+
+    # -- lines ------------------------------------------------------------------------------------------------
+
+    def _gathered(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """Small pieces joined: what follows costs by the block."""
+        held: list[bytes] = []
+        size = 0
+        for piece in pieces:
+            held.append(piece)
+            size += len(piece)
+            if 2 * size >= self._block_bytes:
+                yield b"".join(held) if len(held) > 1 else piece
+                held, size = [], 0
+        if size:
+            yield b"".join(held)
+
+    def _cut(self, pieces: Iterator[bytes]) -> Iterator[tuple[bytes, int]]:
+        """Cut pieces behind their last line end: (whole lines, offset).
+
+        A line that outgrows `max_line` is dropped while it is read.
+        """
+        carry: list[bytes] = []
+        held = 0  # bytes in carry
+        offset = 0  # of the first byte held, or of the next piece
+        dropping = False
+        for piece in pieces:
+            start = 0
+            if dropping:
+                start = piece.find(b"\n") + 1
+                offset += start or len(piece)
+                if not start:
+                    continue
+                dropping = False
+                self.lines += 1
+            cut = piece.rfind(b"\n", start) + 1
+            if cut > start:
+                whole = memoryview(piece)[start:cut]
+                yield (b"".join((*carry, whole)) if carry or len(whole) < len(piece) else piece), offset
+                offset += held + len(whole)
+                carry, held, start = [], 0, cut
+            if start < len(piece):
+                carry.append(piece[start:])
+                held += len(piece) - start
+            if held > self._max_line:
+                self._too_long(offset)
+                offset += held
+                carry, held, dropping = [], 0, True
+        if dropping:
+            self.lines += 1
+        elif held:
+            yield b"".join(carry), offset
+        self._end = offset + held
+
+    def _blocks(self, data: bytes, offset: int) -> Iterator[Block]:
+        """The block of whole lines, or what is left around lines that are too long."""
+        start = pos = 0
+        while len(data) - pos > self._max_line:
+            end = data.rfind(b"\n", pos, pos + self._max_line + 1) + 1
+            if not end:
+                if pos > start:
+                    yield self._block(data[start:pos], offset + start)
+                self._too_long(offset + pos)
+                self.lines += 1
+                end = start = data.find(b"\n", pos) + 1 or len(data)
+            pos = end
+        if start < len(data):
+            yield self._block(data[start:] if start else data, offset + start)
+
+    def _block(self, data: bytes, offset: int) -> Block:
+        line = self.lines + 1
+        self.lines += data.count(b"\n") + (not data.endswith(b"\n"))
+        return Block(data, line, offset)
+
+    def _too_long(self, offset: int) -> None:
+        reason = f"line longer than {self._max_line} bytes"
+        self.problems.append(Reject(line=self.lines + 1, reason=reason, offset=offset))
+
+
+class _Replay:
+    """Reads the bytes that were peeked at before the rest."""
+
+    def __init__(self, file: IO[bytes], head: bytes) -> None:
+        self._file = file
+        self._head = head
+
+    def read(self, size: int) -> bytes:
+        if self._head:
+            head, self._head = self._head, b""
+            return head
+        return self._file.read(size) or b""
