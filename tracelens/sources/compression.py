@@ -18,11 +18,11 @@ _MAGIC = (
 _ZSTD_SKIPPABLE = range(0x184D2A50, 0x184D2A60)
 
 
-class Truncated(Exception):
+class TruncatedError(Exception):
     """The compressed stream ends before its end mark."""
 
 
-class Corrupt(Exception):
+class CorruptError(Exception):
     """The compressed stream cannot be decoded from here on."""
 
 
@@ -109,8 +109,8 @@ def decompress(read: Callable[[int], bytes], compression: str) -> Iterator[bytes
         compression: what `compression_of` said; not "none".
 
     Raises:
-        Truncated: the stream ends inside a member; all that could be decoded has been yielded.
-        Corrupt: the stream cannot be decoded; all before the broken piece has been yielded.
+        TruncatedError: the stream ends inside a member; all that could be decoded has been yielded.
+        CorruptError: the stream cannot be decoded; all before the broken piece has been yielded.
     """
     make, errors = _maker(compression)
     members = 0
@@ -121,7 +121,7 @@ def decompress(read: Callable[[int], bytes], compression: str) -> Iterator[bytes
             yield from _member(decoder, rest, read)
         except errors as error:
             what = "what follows its end is no further member" if members else "it cannot be decoded"
-            raise Corrupt(f"corrupt {compression} stream: {what} ({error})") from error
+            raise CorruptError(f"corrupt {compression} stream: {what} ({error})") from error
         members += 1
         rest = decoder.unused_data.lstrip(b"\0")
         while not rest:
@@ -144,7 +144,7 @@ def _member(decoder: _Decompressor, data: bytes, read: Callable[[int], bytes]) -
             data = read(PIECE)
             if not data:
                 yield from _drain(decoder)
-                raise Truncated("truncated compressed stream: it ends before its end mark")
+                raise TruncatedError("truncated compressed stream: it ends before its end mark")
 
 
 def _drain(decoder: _Decompressor) -> Iterator[bytes]:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import IO
 
 from tracelens.engines.base import Reject
-from tracelens.sources.compression import Corrupt, Truncated, compression_of, decompress
+from tracelens.sources.compression import CorruptError, TruncatedError, compression_of, decompress
 from tracelens.sources.discover import SourceFile
 from tracelens.sources.text import UTF8_BOM, encoding_of, is_binary
 
@@ -104,7 +104,7 @@ class BlockStream:
                 yield from self._plain(file, head)
             else:
                 yield from decompress(_Replay(file, head).read, self.compression)
-        except (Truncated, Corrupt) as error:
+        except (TruncatedError, CorruptError) as error:
             self._broken = str(error)
         except OSError as error:
             self._broken = f"cannot be read: {error.strerror or error}"
