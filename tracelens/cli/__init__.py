@@ -1,0 +1,115 @@
+"""The command line. Start-up is cheap: a command's module, and what it needs, is loaded when that command is called."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer.main
+
+from tracelens import __version__
+from tracelens.cli.group import LazyGroup, PipeClosed
+from tracelens.errors import TracelensError
+from tracelens.reporters.format import fold, visible
+
+USAGE = 3  # usage or input error; the option parser's own 2 would say "gate inconclusive"
+FAULT = 4
+INTERRUPTED = 130
+PIPE_CLOSED = 141  # as every Unix tool whose reader went away
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run the command line and leave with its exit code (CLI contract)."""
+    sys.exit(run(sys.argv[1:] if args is None else args))
+
+
+def run(args: Sequence[str]) -> int:
+    """Run one command and return its exit code; errors are told on stderr."""
+    try:
+        command = typer.main.get_command(_app())
+        code = command.main(args=list(args) or ["--help"], prog_name="tracelens", standalone_mode=False)
+        sys.stdout.flush()
+    except Exception as error:
+        return _failed(error, debug="--debug" in args)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return code if isinstance(code, int) else 0
+
+
+def _app() -> typer.Typer:
+    app = typer.Typer(
+        cls=LazyGroup,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        epilog="\b\nExample:\n  tracelens demo\n  tracelens ingest /var/log/vllm --role speculative"
+        "\n  tracelens report --by task_type",
+    )
+    app.callback()(_root)
+    return app
+
+
+def _root(
+    version: bool = typer.Option(False, "--version", help="Print the version and leave.", is_eager=True),
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Tell on stderr what is done."),
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of a fault."),
+) -> None:
+    """Why speculative decoding is slower in production than its acceptance rate promised."""
+
+
+def _failed(error: Exception, *, debug: bool) -> int:
+    if isinstance(error, PipeClosed | BrokenPipeError):
+        # Nobody reads any more: keep the interpreter's last flush quiet.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    if isinstance(error, typer.Abort):
+        return INTERRUPTED
+    if debug:
+        import traceback
+
+        traceback.print_exception(error)
+    format_message = getattr(error, "format_message", None)
+    if callable(format_message):
+        return _usage(error, str(format_message()))
+    if isinstance(error, TracelensError):
+        _say(f"Error: {error}")
+        return error.exit_code
+    if isinstance(error, OSError) and error.strerror:
+        _say(f"Error: {error.filename or 'a file'}: {error.strerror}")
+        return USAGE
+    hint = "" if debug else "; run again with --debug and report what it prints"
+    # Only the kind and the place: the text of the exception could quote a record.
+    _say(f"Error: a fault of tracelens {__version__}: {type(error).__name__} {_place(error)}{hint}")
+    return FAULT
+
+
+def _usage(error: Exception, message: str) -> int:
+    context = getattr(error, "ctx", None)
+    if context is not None:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            sys.stderr.write(f"{context.get_help()}\n")
+            return USAGE
+        message += f"\nSee: {context.command_path} --help"
+    _say(f"Error: {message}")
+    return USAGE
+
+
+def _place(error: Exception) -> str:
+    own = Path(__file__).parent.parent
+    place, frame = "outside its own code", error.__traceback__
+    while frame is not None:
+        file = Path(frame.tb_frame.f_code.co_filename)
+        if file.is_relative_to(own):
+            place = f"at {file.relative_to(own.parent)}:{frame.tb_lineno}"
+        frame = frame.tb_next
+    return place
+
+
+def _say(text: str) -> None:
+    lines = (visible(line) for line in text.split("\n"))
+    print(fold("\n".join(lines), sys.stderr.encoding), file=sys.stderr)

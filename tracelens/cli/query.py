@@ -1,0 +1,34 @@
+"""`tracelens query`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tracelens.cli import options as opt
+from tracelens.cli import sql
+from tracelens.cli.output import opened
+
+
+def query(
+    what: Annotated[
+        str | None, typer.Argument(metavar='[NAME|"SQL"]', help="A named query or one SELECT; nothing lists the names.")
+    ] = None,
+    lake: opt.LakeDir = opt.DEFAULT_LAKE,
+    fmt: opt.Format = None,
+    as_json: opt.Json = False,
+    output: opt.Output = None,
+) -> None:
+    """Answer a named query, or SQL over the views of the lake.
+
+    The views are rounds, windows, requests, runs, rejects, sources (the tables, durations also in _ms),
+    requests_joined and facts. DuckDB's SQL; one statement that only reads. JSON is an array of objects.
+    """
+    from tracelens.reporters import rows
+
+    chosen = opt.chosen_format(fmt, as_json, output)
+    rows.check(chosen)
+    names, values = sql.listed() if what is None else sql.ask(lake, sql.sql_of(what))
+    with opened(output) as out:
+        rows.render(names, values, chosen, out)

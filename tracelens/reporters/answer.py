@@ -1,0 +1,108 @@
+"""The answer of a report in words: what a person should read first, and the lists at its end."""
+
+from __future__ import annotations
+
+from tracelens.analysis.results import Missing, Report, Warning
+from tracelens.reporters import format as fmt
+from tracelens.reporters.tables import RHO_TEXT, Figures, k_text, rho, verdict
+
+_BASELINES = {
+    "user_value": "given with --baseline",
+    "user_run": "run named with --baseline",
+    "run": "measured run without speculation",
+    "run_tpot": "TPOT of a measured run without speculation",
+    "spec_off": "speculation switched off on the same stack",
+    "extrapolated": "verify pass extrapolated to one position",
+    "plain_steps": "plain steps of the speculating engine, which pay a mode tax of 7-22 %",
+    "verify": "the verify pass itself, as in the article: flatters speculation",
+}
+
+_VERDICTS = {
+    "pays": "speculation pays",
+    "loses": "speculation costs more than it gives",
+    "open": "open whether speculation pays",
+}
+
+
+def answer(report: Report) -> list[str]:
+    """The answer: speedup and relative token time in one sentence, acceptance with K and ρ in the next."""
+    total = report.total.figures
+    lines = [_speed(total)]
+    if fmt.is_number(total.get("draft_accept_ratio")):
+        lines.append(_acceptance(total))
+    return lines
+
+
+def _speed(figures: Figures) -> str:
+    planned = figures.get("speedup_claimed")
+    plan = f" (planned {fmt.times(planned)})" if fmt.is_number(planned) else ""
+    observed, time = figures.get("speedup_observed"), figures.get("relative_token_time")
+    if not fmt.is_number(observed) and not fmt.is_number(time):
+        return f"Speedup cannot be told from these records{plan}: see what is missing, below."
+    text = f"Observed {fmt.times(observed)}{plan}" if fmt.is_number(observed) else f"Speedup not observed{plan}"
+    if fmt.is_number(time):
+        bounds = fmt.bounds(figures, "relative_token_time", lambda v: f"{v:.2f}")
+        text += f"; relative token time {time:.2f} of plain decoding{' ' + bounds if bounds else ''}"
+        text += f": {_VERDICTS[verdict(figures)]}"
+    return f"{text}. Baseline: {baseline(figures)}."
+
+
+def baseline(figures: Figures) -> str:
+    """What the figures are compared with, and how it was come by."""
+    basis = figures.get("baseline_basis")
+    if not basis:
+        return "none, so nothing is compared"
+    text = _BASELINES.get(str(basis)) or fmt.visible(str(basis).replace("_", " "))
+    value = figures.get("baseline_ms")
+    return f"{fmt.ms(value)}, {text}" if fmt.is_number(value) else text
+
+
+def _acceptance(figures: Figures) -> str:
+    bounds = fmt.bounds(figures, "draft_accept_ratio", lambda v: f"{v:.2f}")
+    cost, kind = rho(figures)
+    drafts = f"ρ {cost:.3f} ({kind}: {RHO_TEXT[kind]})" if cost is not None else "ρ not measured"
+    k = k_text(figures.get("num_speculative_tokens"))
+    text = f"α {figures['draft_accept_ratio']:.3f}{' ' + bounds if bounds else ''} of the drafted tokens were accepted "
+    text += f"(the target's own token excluded) at K {k}, {drafts}"
+    tau = figures.get("tau_committed")
+    return text + (f"; {tau:.2f} tokens committed a round (it included)." if fmt.is_number(tau) else ".")
+
+
+def rollbacks(figures: Figures) -> str:
+    """What rollbacks are and cost, in one sentence; empty when nothing is known."""
+    parts: list[str] = []
+    if fmt.is_number(figures.get("rollback_request_share")):
+        parts.append(f"{fmt.percent(figures['rollback_request_share'])} of requests have a rollback")
+    if fmt.is_number(figures.get("near_k_round_share")):
+        text = f"{fmt.percent(figures['near_k_round_share'])} of rounds lose (almost) the whole draft (near-K)"
+        excess = figures.get("near_k_excess")
+        if fmt.is_number(excess):
+            text += f", {fmt.points(excess)} points against i.i.d. acceptance"
+        parts.append(text)
+    if fmt.is_number(figures.get("near_k_request_share")):
+        parts.append(f"in {fmt.percent(figures['near_k_request_share'])} of requests they are common")
+    for name, what in (("near_k_step_ms", "step"), ("near_k_draft_ms", "draft")):
+        if fmt.is_number(figures.get(name)):
+            share = figures.get(f"{name}_share")
+            of_all = f" ({fmt.percent(share)} of all)" if fmt.is_number(share) else ""
+            parts.append(f"they cost {fmt.duration(figures[name])} of {what} time{of_all}")
+            break
+    return "; ".join(parts)
+
+
+def missing(item: Missing) -> str:
+    """One figure that cannot be had: why, and what to switch on."""
+    way = f" → {item.switch_on}" if item.switch_on else ""
+    return fmt.visible(f"{item.figure}: {item.because}{way}")
+
+
+def warning(item: Warning) -> str:
+    """One warning with its evidence."""
+    evidence = ", ".join(f"{name} {_evidence(value)}" for name, value in item.evidence.items())
+    return fmt.visible(f"{item.text}{f' ({evidence})' if evidence else ''} [{item.code}]")
+
+
+def _evidence(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return fmt.count(value) if fmt.is_number(value) else fmt.shorten(str(value), 80)

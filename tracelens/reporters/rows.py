@@ -1,0 +1,138 @@
+"""Rows of a query in every format: names and values come from the user and the logs, so nothing of them is obeyed."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, TextIO
+
+from tracelens.errors import InputError
+from tracelens.reporters import FORMATS
+from tracelens.reporters import format as fmt
+from tracelens.reporters.json_ import plain
+
+TABLE_ROWS = 1000  # more rows are for a file, not for a person
+
+Rows = Iterable[Sequence[Any]]
+
+
+def unique(names: Sequence[str]) -> list[str]:
+    """Column names made unique (`a`, `a_1`), as an object has each key once."""
+    seen: set[str] = set()
+    told: list[str] = []
+    for name in names:
+        candidate, n = name, 0
+        while candidate in seen:
+            n += 1
+            candidate = f"{name}_{n}"
+        seen.add(candidate)
+        told.append(candidate)
+    return told
+
+
+def check(chosen: str) -> None:
+    """Refuse a format that rows cannot be written in.
+
+    Raises:
+        InputError: this version has no such format.
+    """
+    if chosen not in FORMATS:
+        raise InputError(f"--format {chosen} is not in this version: use one of {', '.join(FORMATS)}")
+
+
+def render(names: Sequence[str], rows: Rows, chosen: str, out: TextIO) -> None:
+    """Write rows in the format `chosen` (one of FORMATS)."""
+    names = unique(names)
+    match chosen:
+        case "json":
+            _json(names, rows, out)
+        case "csv":
+            from tracelens.reporters import csv_
+
+            buffer = io.StringIO()
+            csv_.write(names, rows, buffer)
+            out.write(fmt.fold(buffer.getvalue(), getattr(out, "encoding", None)))
+        case "markdown":
+            _markdown(names, rows, out)
+        case _:
+            _table(names, rows, out)
+
+
+def _json(names: Sequence[str], rows: Rows, out: TextIO) -> None:
+    from tracelens.reporters.json_ import write
+
+    out.write("[")
+    for i, row in enumerate(rows):
+        out.write(",\n " if i else "\n ")
+        write(dict(zip(names, row, strict=True)), out, end="")
+    out.write("\n]\n")
+
+
+def _text(value: Any) -> str:
+    value = plain(value)
+    match value:
+        case None:
+            return fmt.DASH
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return f"{value:.6g}" if abs(value) < 1e6 else f"{value:,.2f}"
+        case int():
+            return str(value)
+        case str():
+            return fmt.visible(value)
+    return fmt.visible(json.dumps(value, ensure_ascii=False))
+
+
+def _limited(rows: Rows) -> tuple[list[Sequence[Any]], bool]:
+    iterator: Iterator[Sequence[Any]] = iter(rows)
+    first = list(islice(iterator, TABLE_ROWS))
+    return first, next(iterator, None) is not None
+
+
+def _numeric(rows: Sequence[Sequence[Any]], column: int) -> bool:
+    values = [plain(row[column]) for row in rows]
+    return all(v is None or fmt.is_number(v) for v in values) and any(v is not None for v in values)
+
+
+def _markdown(names: Sequence[str], rows: Rows, out: TextIO) -> None:
+    from tracelens.reporters.markdown import escape, table
+
+    shown = [list(row) for row in rows]
+    right = [_numeric(shown, i) for i in range(len(names))]
+    text = table([escape(n) for n in names], ([escape(_text(v)) for v in row] for row in shown), right)
+    out.write(fmt.fold(text + "\n", getattr(out, "encoding", None)))
+
+
+def _table(names: Sequence[str], rows: Rows, out: TextIO) -> None:
+    from tracelens.reporters.terminal import Page, plain_grid
+
+    page = Page(out)
+    shown, more = _limited(rows)
+    grid = plain_grid(page)
+    for i, name in enumerate(names):
+        numeric = _numeric(shown, i)
+        grid.add_column(page.text(fmt.label(name)), justify="right" if numeric else "left", no_wrap=numeric)
+    for row in shown:
+        grid.add_row(*(page.text((text, "dim" if text == fmt.DASH else "")) for text in map(_text, row)))
+    if page.needs(grid) <= page.width or len(names) == 1:
+        page.console.print(grid)
+    else:
+        _records(names, shown, page)
+    if not shown:
+        page.say(("no rows", "dim"))
+    if more:
+        page.say((f"only the first {TABLE_ROWS:,} rows are shown; --format csv or json gives all", "yellow"))
+    page.flush()
+
+
+def _records(names: Sequence[str], rows: Sequence[Sequence[Any]], page: Any) -> None:
+    """Show each row as a list of its columns: a table of them would not fit, and no number is ever cut."""
+    for i, row in enumerate(rows, start=1):
+        if i > 1:
+            page.gap()
+        page.say((f"row {i:,}", "bold"))
+        pairs = ((fmt.label(name), _text(value)) for name, value in zip(names, row, strict=True))
+        page.pairs(chain(pairs))

@@ -1,0 +1,272 @@
+"""The tables of a report: which figures stand side by side, under which header, with which convention said below.
+
+The terminal and the Markdown reporter draw the same tables. α never stands without K and ρ beside it (BRIEF.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tracelens.analysis.results import Report, Stratum
+from tracelens.reporters import format as fmt
+
+Figures = Mapping[str, Any]
+Cell = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its header lines, its cell (the figure and, quietly, its interval) and the convention it follows.
+
+    A column that is not `core` is left out when no row has any of `names`.
+    """
+
+    head: str
+    cell: Callable[[Figures], Cell]
+    names: tuple[str, ...]
+    note: str = ""
+    core: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Columns that answer one question, after the columns of the key."""
+
+    title: str
+    columns: tuple[Column, ...]
+
+
+def _one(name: str, show: Callable[[Any], str]) -> Callable[[Figures], Cell]:
+    return lambda figures: (show(figures.get(name)), "")
+
+
+def _with_bounds(name: str, show: Callable[[Any], str], bound: Callable[[Any], str]) -> Callable[[Figures], Cell]:
+    return lambda figures: (show(figures.get(name)), fmt.bounds(figures, name, bound))
+
+
+def rho(figures: Figures) -> tuple[float | None, str]:
+    """The draft cost that these records allow and its kind: `rho`, else `rho_verify`, else `rho_round`."""
+    for name in ("rho", "rho_verify", "rho_round"):
+        value = figures.get(name)
+        if fmt.is_number(value):
+            return value, name
+    return None, ""
+
+
+RHO_SIGN = {"rho": "", "rho_verify": " v", "rho_round": " r", "": ""}
+RHO_TEXT = {
+    "rho": "one draft token over one plain target step",
+    "rho_verify": "one draft token over the verify pass, as no plain step was measured",
+    "rho_round": "the whole draft phase over one plain target step, as drafts are not counted one by one",
+}
+
+
+def _rho_cell(figures: Figures) -> Cell:
+    value, kind = rho(figures)
+    return fmt.ratio(value) + RHO_SIGN[kind], ""
+
+
+def k_text(value: Any) -> str:
+    """K of a stratum: one number, several joined, or the sign for "not known"."""
+    if isinstance(value, list | tuple):
+        return ",".join(fmt.count(v) for v in value) or fmt.DASH
+    return fmt.tokens(value) if isinstance(value, float) and value != round(value) else fmt.count(value)
+
+
+def verdict(figures: Figures) -> str:
+    """What the interval of the relative token time says: `pays`, `loses` or `open` (it holds 1.0, or there is none)."""
+    point = figures.get("relative_token_time")
+    low, high = figures.get("relative_token_time_low"), figures.get("relative_token_time_high")
+    if not fmt.is_number(point):
+        return fmt.DASH
+    if fmt.is_number(high) and high < 1:
+        return "pays"
+    if fmt.is_number(low) and low > 1:
+        return "loses"
+    return "open"
+
+
+_PAYS = {"pays": "yes", "loses": "no", "open": "open", fmt.DASH: fmt.DASH}
+
+
+def _short(value: Any) -> str:
+    return f"{value:.2f}" if fmt.is_number(value) else fmt.DASH
+
+
+REQUESTS = Column("requests", _one("requests", fmt.count), ("requests",))
+ROUNDS = Column(
+    "rounds", _one("rounds", fmt.count), ("rounds",), "rounds: request-rounds that drafted at least one token"
+)
+K = Column(
+    "K",
+    lambda f: (k_text(f.get("num_speculative_tokens")), ""),
+    ("num_speculative_tokens",),
+    "K: configured draft length, tokens",
+    core=True,
+)
+RHO = Column("ρ\ndraft", _rho_cell, ("rho", "rho_verify", "rho_round"), core=True)
+TIME = Column(
+    "token time\n/ plain  [95 %]",
+    _with_bounds("relative_token_time", fmt.ratio, _short),
+    ("relative_token_time",),
+    "token time: relative_token_time C, one committed token (the target's own counted) over one plain decode step; "
+    "below 1.0 speculation pays",
+    core=True,
+)
+OBSERVED = Column(
+    "observed\nspeedup  [95 %]",
+    _with_bounds("speedup_observed", fmt.times, _short),
+    ("speedup_observed",),
+    core=True,
+)
+PLANNED = Column(
+    "planned", _one("speedup_claimed", fmt.times), ("speedup_claimed",), "planned: speedup_claimed, from --claim"
+)
+VERDICT = Column(
+    "pays?",
+    lambda f: (_PAYS[verdict(f)], ""),
+    ("relative_token_time",),
+    "pays?: yes or no where the whole interval of C lies below or above 1.0, else open",
+)
+ALPHA = Column(
+    "α accepted/\ndrafted  [95 %]",
+    _with_bounds("draft_accept_ratio", fmt.ratio, _short),
+    ("draft_accept_ratio",),
+    "α: draft_accept_ratio, accepted over drafted tokens, the target's own token excluded",
+    core=True,
+)
+P = Column(
+    "p per\ntoken",
+    _one("token_accept_prob", fmt.ratio),
+    ("token_accept_prob",),
+    "p: token_accept_prob, chance of one draft token once all before it were accepted (target's token excluded)",
+)
+TAU = Column(
+    "τ tokens\n/ round",
+    _one("tau_committed", fmt.tokens),
+    ("tau_committed",),
+    "τ: tau_committed, tokens committed a round (plain rounds and the target's own token included)",
+    core=True,
+)
+NEAR_K = Column(
+    "near-K\nrounds",
+    _one("near_k_round_share", fmt.percent),
+    ("near_k_round_share",),
+    "near-K: rounds that lost (almost) the whole draft",
+)
+NEAR_K_REQUESTS = Column(
+    "near-K\nrequests",
+    _one("near_k_request_share", fmt.percent),
+    ("near_k_request_share",),
+    "near-K requests: those in which such rounds are common",
+)
+DRAFT = Column("draft\nms", _one("draft_ms", fmt.number_ms), ("draft_ms",))
+VERIFY = Column("verify\nms", _one("target_ms", fmt.number_ms), ("target_ms",))
+ROUND = Column("round\nms", _one("step_ms", fmt.number_ms), ("step_ms",))
+PLAIN = Column("plain\nstep ms", _one("baseline_ms", fmt.number_ms), ("baseline_ms",))
+INFLATION = Column(
+    "verify\n/ plain",
+    _one("verify_inflation", fmt.ratio),
+    ("verify_inflation",),
+    "verify / plain: verify_inflation v, the verify pass over one plain step",
+)
+RHO_ROUND = Column(
+    "drafts\n/ plain",
+    _one("rho_round", fmt.ratio),
+    ("rho_round",),
+    "drafts / plain: rho_round, the draft phase over one plain step",
+)
+OVERHEAD = Column(
+    "rest\n/ plain",
+    _one("overhead", fmt.ratio),
+    ("overhead",),
+    "rest / plain: overhead o, the round beside draft and verify",
+)
+COST = Column(
+    "round\n/ plain",
+    _with_bounds("round_cost", fmt.ratio, _short),
+    ("round_cost",),
+    "round / plain: round_cost R, the sum of the three; C = R/τ",
+    core=True,
+)
+COST_NARROW = Column(COST.head, _one("round_cost", fmt.ratio), COST.names, COST.note, core=True)
+ARTICLE = Column(
+    "article",
+    _one("speedup_article", fmt.times),
+    ("speedup_article",),
+    "article: αK/(1+ρK), drops the target's own token",
+)
+BONUS = Column(
+    "with\nbonus",
+    _one("speedup_with_bonus", fmt.times),
+    ("speedup_with_bonus",),
+    "with bonus: (1+αK)/(1+ρK), counts it",
+)
+IID = Column(
+    "i.i.d.", _one("speedup_iid", fmt.times), ("speedup_iid",), "i.i.d.: Leviathan et al. 2023, Thm 3.8, fed with p"
+)
+OBSERVED_SHORT = Column("observed", _one("speedup_observed", fmt.times), ("speedup_observed",))
+
+FORMULAS = (ARTICLE, BONUS, IID)
+COST_TITLE = "Cost of a round (means over request-rounds)"
+
+NARROW = (
+    Table("Outcome", (REQUESTS, ROUNDS, TIME, OBSERVED, VERDICT)),
+    Table("Acceptance", (K, RHO, ALPHA, P, TAU, NEAR_K, NEAR_K_REQUESTS)),
+    Table(COST_TITLE, (DRAFT, VERIFY, ROUND, PLAIN, INFLATION, RHO_ROUND, OVERHEAD, COST_NARROW)),
+    Table("Speedup: what the formulas make of α, p, ρ and K", (K, RHO, *FORMULAS, OBSERVED_SHORT, PLANNED)),
+)
+WIDE = (
+    Table("Outcome and acceptance", (REQUESTS, ROUNDS, TIME, OBSERVED, VERDICT, K, RHO, ALPHA, P, TAU, NEAR_K)),
+    Table(
+        f"{COST_TITLE}, and speedup: what the formulas make of α, p, ρ and K",
+        (DRAFT, VERIFY, ROUND, PLAIN, INFLATION, RHO_ROUND, OVERHEAD, COST, K, RHO, *FORMULAS, OBSERVED_SHORT, PLANNED),
+    ),
+)
+
+
+def present(table: Table, rows: tuple[Stratum, ...]) -> tuple[Column, ...]:
+    """The columns of `table` that say something: the core ones, and those with a figure in any row."""
+    shown = tuple(
+        c for c in table.columns if c.core or any(fmt.is_number(row.figures.get(n)) for row in rows for n in c.names)
+    )
+    told = any(any(_has(row.figures.get(n)) for row in rows for n in c.names) for c in shown if c not in (K, RHO))
+    return shown if told else ()
+
+
+def _has(value: Any) -> bool:
+    return fmt.is_number(value)
+
+
+def rows_of(report: Report) -> tuple[Stratum, ...]:
+    """Strata and total; the total alone when the report has no strata."""
+    return (*report.strata, report.total)
+
+
+def notes(columns: tuple[Column, ...], rows: tuple[Stratum, ...]) -> list[str]:
+    """The conventions of the columns shown; the draft cost says which of its kinds it is."""
+    told: list[str] = []
+    for column in columns:
+        if column is RHO:
+            told.extend(_rho_notes(rows))
+        elif column is OBSERVED or column is OBSERVED_SHORT:
+            told.append(_observed_note(rows))
+        elif column.note:
+            told.append(column.note)
+    return [note for note in told if note]
+
+
+def _rho_notes(rows: tuple[Stratum, ...]) -> list[str]:
+    kinds = [k for k in RHO_TEXT if any(rho(row.figures)[1] == k for row in rows)]
+    if not kinds:
+        return ["ρ: draft cost, not measured here"]
+    return [f"ρ{RHO_SIGN[kind]}: {kind}, {RHO_TEXT[kind]}" for kind in kinds]
+
+
+def _observed_note(rows: tuple[Stratum, ...]) -> str:
+    bases = {str(row.figures["speedup_observed_basis"]) for row in rows if row.figures.get("speedup_observed_basis")}
+    told = {"tpot": "baseline TPOT over TPOT, by request", "step": "1/C, from the steps"}
+    text = "; ".join(sorted(told.get(b, fmt.visible(b)) for b in bases))
+    return f"observed: speedup_observed{', ' + text if text else ''}"
