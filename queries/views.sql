@@ -46,6 +46,11 @@ create or replace macro context_bucket_of(c) as
        when c < 262144 then '< 0256k' when c < 524288 then '< 0512k' when c < 1048576 then '< 1024k'
        else '>= 1024k' end;
 
+-- What the interval of a ratio sum(y) / sum(x) needs, aggregated over independent units: m units and five sums.
+create or replace macro ratio_sums(y, x) as
+  {'m': count(*) filter (x > 0 and y is not null), 'y': sum(y) filter (x > 0), 'x': sum(x) filter (x > 0 and y is not null),
+   'yy': sum(y * y) filter (x > 0), 'xy': sum(x * y) filter (x > 0), 'xx': sum(x * x) filter (x > 0 and y is not null)};
+
 -- ---------------------------------------------------------------- tables
 
 create or replace view rounds as
@@ -219,7 +224,7 @@ select engine, null as run_id, join_key, task_type, temperature, top_p from anyw
 
 -- Every row of every grain, with the figures that a finer grain of its run holds set to NULL, so that sums over facts
 -- count nothing twice. Counts: rounds (with a draft), plain_steps, drafted, accepted, emitted; full_accepts = rounds
--- with accepted = drafted, where the row can tell. Times are in the request view: every request-round carries its
+-- with accepted = drafted, where the row can tell; emitted has the plain steps' tokens, emitted_drafted has not. Times are in the request view: every request-round carries its
 -- whole step, so sum(draft_us) / sum(time_rounds) is the mean per request-round, and sum(draft_us * step_share) is
 -- engine time. drafted_timed = the drafted tokens that draft_us stands for. `unit` = what is independent: the request
 -- (rounds, requests) or the window. TPOT and its parts live on request rows only.
@@ -234,7 +239,7 @@ with round_rows as (
          coalesce(r.forced_acceptance, t.forced_acceptance) as forced_acceptance, t.role, r.surface, r.source_id,
          r.source_line, r.weight, r.ts, r.date, r.request_id, r.round_index, r.step_id,
          coalesce(r.step_share, 1.0 / nullif(r.batch_size, 0)) as step_share, r.batch_size, r.context_len,
-         coalesce(r.request_id, r.source_id || '#' || r.source_line) as unit, r.has_prefill, r.is_replay,
+         coalesce(request_key(r.request_id), r.source_id || '#' || r.source_line) as unit, r.has_prefill, r.is_replay,
          r.timing_basis,
          -- A replayed round was counted when it ran first; its time is real all the same.
          coalesce(s.counts, false) or coalesce(r.is_replay, false) as uncounted,
@@ -243,6 +248,7 @@ with round_rows as (
          case when not uncounted then r.drafted end::bigint as drafted,
          case when not uncounted then r.accepted end::bigint as accepted,
          case when not uncounted then r.emitted end::bigint as emitted,
+         case when not uncounted and r.drafted is distinct from 0 then r.emitted end::bigint as emitted_drafted,
          case when not uncounted and r.drafted > 0 then (r.accepted >= r.drafted)::bigint end as full_accepts,
          1::bigint as time_rounds,
          case when s.drafts then null else r.draft_us end as draft_us,
@@ -273,15 +279,19 @@ with round_rows as (
          coalesce(r.num_speculative_tokens, t.num_speculative_tokens) as num_speculative_tokens, r.num_draft_nodes,
          coalesce(r.forced_acceptance, t.forced_acceptance) as forced_acceptance, t.role, r.surface, r.source_id,
          r.source_line, r.weight, r.ts_end as ts, r.date, r.request_id, r.prompt_tokens as context_len,
-         r.request_id as unit, r.counts_basis, r.tpot_basis, r.error,
-         coalesce(s.counts, false) as uncounted, r.iterations - r.rounds as other_passes,
+         r.join_key as unit, r.counts_basis, r.tpot_basis, r.error,
+         coalesce(s.counts, false) as uncounted, 
+         -- emitted = accepted + rounds + plain steps - cuts, which tells the least number of plain steps.
+         coalesce(r.iterations - r.rounds, r.emitted - r.accepted - r.rounds) as passes,
+         case when passes < 0 then 0 else passes end as other_passes,
          case when not uncounted then r.rounds end as rounds,
          -- Some surfaces list the rounds that had a draft and no others (vLLM's detailed responses under n-gram): the
          -- passes they leave out are plain steps, one token each, and only the request knows them.
-         case when not uncounted or s.plain then greatest(other_passes, 0) end as plain_steps,
+         case when not uncounted or (s.plain and passes > 0) then other_passes end as plain_steps,
          case when not uncounted then r.drafted end as drafted,
          case when not uncounted then r.accepted end as accepted,
-         case when not uncounted then r.emitted when s.plain then greatest(other_passes, 0) end as emitted,
+         case when not uncounted then r.emitted when s.plain and passes > 0 then passes end as emitted,
+         case when not uncounted then greatest(r.emitted - coalesce(other_passes, 0), 0) end as emitted_drafted,
          -- With drafted = rounds * K every round had K drafts, and the last element counts the full ones.
          coalesce(r.num_speculative_tokens, t.num_speculative_tokens, len(r.accepted_hist) - 1) as k,
          case when not uncounted and r.drafted = r.rounds * k and len(r.accepted_hist) > k
@@ -317,7 +327,10 @@ with round_rows as (
          case when not uncounted then r.plain_steps end as plain_steps,
          case when not uncounted then r.drafted end as drafted,
          case when not uncounted then r.accepted end as accepted,
-         case when not uncounted then r.emitted end as emitted,
+         -- emitted may leave the plain steps out (then it is accepted + rounds exactly); here it has them.
+         case when r.emitted = r.accepted + r.rounds then coalesce(r.plain_steps, 0) else 0 end as plain_emitted,
+         case when not uncounted then r.emitted + plain_emitted end as emitted,
+         case when not uncounted then r.emitted + plain_emitted - coalesce(r.plain_steps, 0) end as emitted_drafted,
          coalesce(r.num_speculative_tokens, t.num_speculative_tokens, len(r.accepted_per_pos)) as k,
          case when not uncounted and r.drafted = r.rounds * k and len(r.accepted_per_pos) >= k
               then r.accepted_per_pos[k] end as full_accepts,
@@ -344,9 +357,9 @@ with round_rows as (
 ), all_rows as (
   select * exclude (uncounted) from round_rows
   union all by name
-  select * exclude (uncounted, other_passes, k) from request_rows
+  select * exclude (uncounted, passes, other_passes, k) from request_rows
   union all by name
-  select * exclude (uncounted, k) from window_rows
+  select * exclude (uncounted, k, plain_emitted) from window_rows
 )
 select *,
        temperature_bucket_of(temperature) as temperature_bucket, batch_bucket_of(batch_size) as batch_bucket,
@@ -367,3 +380,24 @@ where role is distinct from 'baseline' and not coalesce(forced_acceptance, false
 -- What ran without speculation: plain steps with their step_us, requests with their TPOT.
 create or replace view baseline_facts as
 select * from facts where role = 'baseline';
+
+-- Rounds by draft length and accepted length: from rounds, and exactly from histograms and per-position counts where
+-- every round had the same draft length. `bucket` spreads the units over 4096 groups that are independent too.
+create or replace view round_shapes as
+with shaped as (
+  select stratum, hash(hash(run_id, unit)) % 4096 as bucket, weight, grain, drafted, accepted, rounds,
+         case when grain = 'round' then drafted else drafted // nullif(rounds, 0) end as d,
+         case when grain = 'round' then null
+              when accepted_hist is not null then accepted_hist
+              else list_transform(range(0, d + 1), lambda j:
+                     case when j = 0 then rounds else accepted_per_pos[j] end - coalesce(accepted_per_pos[j + 1], 0))
+         end as hist
+  from strata
+  where rounds > 0 and drafted > 0 and (grain = 'round' or full_accepts is not null)
+)
+select stratum, bucket, d as drafted, accepted, sum(weight * rounds) as rounds
+from shaped where grain = 'round' group by stratum, bucket, d, accepted
+union all
+select stratum, bucket, d as drafted, j as accepted, sum(weight * hist[j + 1]) as rounds
+from shaped, unnest(range(0, d + 1)) as positions(j) where grain <> 'round' group by stratum, bucket, d, j
+having sum(hist[j + 1]) > 0;

@@ -1,0 +1,73 @@
+-- Question: how many drafts are accepted, and how many tokens does a round give?
+-- Inputs: view strata (counts of the finest grain).
+-- Output, one row a stratum and one for all (stratum IS NULL):
+--   draft_accept_ratio   accepted / drafted; the target's own token is not counted
+--   token_accept_prob    accepted / (accepted + rounds cut short by a rejection); not counted
+--   tau_verified         1 + accepted / rounds; counted, tokens per round
+--   tau_drafted          emitted / rounds with a draft; counted, after cuts
+--   tau_committed        emitted / all rounds, plain steps included; counted
+--   tau_committed_basis  emitted, verified (1 + accepted over all rounds: no emitted logged) or mixed
+--   terminal_overcount   tau_verified - tau_drafted: verified, then cut by a stop or a limit
+--   tau_request_mean     mean over requests of emitted / all rounds; counted
+--   n_eff, top_share     effective number of requests; share of all rounds in the largest one
+--   mean_drafted         drafted tokens per round, plain steps included
+--   <ratio>_sums         {m, y, x, yy, xy, xx} over units (requests; windows), for intervals
+-- Basis: units are requests where rounds or requests are logged, else windows.
+with counted as (
+  select stratum, run_id, unit, grain, weight, rounds, plain_steps, drafted, accepted, emitted, emitted_drafted,
+         full_accepts, num_speculative_tokens
+  from strata
+  where rounds is not null or plain_steps is not null or drafted is not null
+), units as (
+  select stratum, grouping(stratum) as is_total, run_id, unit, bool_or(grain <> 'window') as is_request,
+         sum(weight * rounds) as n, sum(weight * plain_steps) as plain,
+         sum(weight * (coalesce(rounds, 0) + coalesce(plain_steps, 0))) as all_rounds,
+         sum(weight * drafted) as d, sum(weight * accepted) as a, sum(weight * emitted) as e,
+         sum(weight * accepted) filter (drafted is not null) as a_of_d,
+         sum(weight * accepted) filter (rounds is not null) as a_of_n,
+         sum(weight * accepted) filter (full_accepts is not null) as a_of_p,
+         sum(weight * (rounds - full_accepts)) as rejections,
+         sum(weight * emitted_drafted) filter (rounds > 0) as e_of_n,
+         sum(weight * rounds) filter (emitted_drafted is not null) as n_of_e,
+         sum(weight * coalesce(emitted, accepted + rounds + coalesce(plain_steps, 0))) as e_all,
+         sum(weight * (coalesce(rounds, 0) + coalesce(plain_steps, 0)))
+           filter (emitted is not null or accepted + rounds is not null) as n_all,
+         sum(weight * (coalesce(rounds, 0) + coalesce(plain_steps, 0))) filter (emitted is not null) as n_logged,
+         min(num_speculative_tokens) as k_min, max(num_speculative_tokens) as k_max,
+         list_sort(list(distinct grain)) as grains
+  from counted
+  group by grouping sets ((stratum, run_id, unit), (run_id, unit))
+), summed as (
+  select stratum, is_total, sum(n) as rounds, sum(plain) as plain_steps, sum(d) as drafted, sum(a) as accepted,
+         sum(e) as emitted, count(*) filter (is_request) as requests, count(distinct run_id) as runs,
+         sum(all_rounds) as all_rounds, sum(n_logged) as n_logged, sum(n_all) as n_all,
+         sum(d) filter (d is not null) / nullif(sum(all_rounds) filter (d is not null), 0) as mean_drafted,
+         avg(e_all / nullif(n_all, 0)) filter (is_request) as tau_request_mean,
+         sum(all_rounds) filter (is_request) ** 2
+           / nullif(sum(all_rounds * all_rounds) filter (is_request), 0) as n_eff,
+         max(all_rounds) filter (is_request) / nullif(sum(all_rounds) filter (is_request), 0) as top_share,
+         min(k_min) as num_speculative_tokens_min, max(k_max) as num_speculative_tokens_max,
+         list_sort(list_distinct(flatten(list(grains)))) as grains,
+         ratio_sums(a_of_d, d) as draft_accept_ratio_sums,
+         ratio_sums(a_of_p, a_of_p + rejections) as token_accept_prob_sums,
+         ratio_sums(a_of_n, n) as tau_verified_sums,
+         ratio_sums(e_of_n, n_of_e) as tau_drafted_sums,
+         ratio_sums(e_all, n_all) as tau_committed_sums
+  from units
+  group by stratum, is_total
+)
+select case when is_total = 0 then stratum end as stratum,
+       draft_accept_ratio_sums.y / nullif(draft_accept_ratio_sums.x, 0) as draft_accept_ratio,
+       token_accept_prob_sums.y / nullif(token_accept_prob_sums.x, 0) as token_accept_prob,
+       1 + tau_verified_sums.y / nullif(tau_verified_sums.x, 0) as tau_verified,
+       tau_drafted_sums.y / nullif(tau_drafted_sums.x, 0) as tau_drafted,
+       tau_committed_sums.y / nullif(tau_committed_sums.x, 0) as tau_committed,
+       case when n_all is null then null when coalesce(n_logged, 0) = 0 then 'verified'
+            when n_logged = n_all then 'emitted' else 'mixed' end as tau_committed_basis,
+       tau_verified - tau_drafted as terminal_overcount,
+       tau_request_mean, n_eff, top_share, mean_drafted,
+       rounds, plain_steps, all_rounds, drafted, accepted, emitted, requests, runs, grains,
+       num_speculative_tokens_min, num_speculative_tokens_max,
+       draft_accept_ratio_sums, token_accept_prob_sums, tau_verified_sums, tau_drafted_sums, tau_committed_sums
+from summed
+order by is_total, stratum;

@@ -1,0 +1,18 @@
+-- Question: what was read into this lake, and what was not?
+-- Inputs: views sources, rejects.
+-- Output, one row a source: name, source_id, bytes, lines; envelope; surfaces (records recognised, by surface);
+--   rows (written, by table); rejects (records refused) and rejects_by_reason; unrecognised (lines that no engine
+--   claimed); ingested_at (UTC).
+-- Basis: the ledger.
+with reasons as (
+  select source_id, reason, count(*) as records from rejects group by source_id, reason
+), by_source as (
+  select source_id, map_from_entries(list({'k': reason, 'v': records} order by records desc, reason)) as reasons
+  from reasons
+  group by source_id
+)
+select s.name, s.source_id, s.bytes, s.lines, s.envelope, s.surfaces, s.rows, s.rejects,
+       b.reasons as rejects_by_reason, s.unrecognised, s.ingested_at
+from sources s
+left join by_source b on b.source_id = s.source_id
+order by s.name, s.source_id;

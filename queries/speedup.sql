@@ -1,0 +1,40 @@
+-- Question: what does a token really take, as the user sees it?
+-- Inputs: view strata (request rows). Failed requests are left out.
+-- Output, one row a stratum and one for all (stratum IS NULL):
+--   tpot_ms               sum of decode time / sum of (output tokens - 1): token weighted, never from inter-chunk gaps
+--   tpot_p50_ms, tpot_p95_ms  over requests
+--   tpot_requests         requests with a TPOT
+--   output_tokens         generated tokens of all requests
+--   ttft_ms, queue_ms     means over requests
+--   tpot_sums             {m, y, x, yy, xy, xx} over requests, for the interval
+-- Basis: decode_us and output_tokens; a logged TPOT counts with its tokens, or as one token where they are unknown.
+with timed as (
+  select stratum, run_id, unit, weight, output_tokens, ttft_ms, queue_ms,
+         case when output_tokens > 1 or output_tokens is null
+              then coalesce(decode_ms, tpot_ms * (output_tokens - 1), tpot_ms) end as decode,
+         case when output_tokens > 1 then output_tokens - 1
+              when output_tokens is null and tpot_ms is not null then 1 end as tokens,
+         coalesce(decode_ms / nullif(output_tokens - 1, 0), tpot_ms) as tpot
+  from strata
+  where grain = 'request' and not coalesce(error, false)
+), usable as (
+  select *, decode is not null and tokens is not null as is_timed from timed
+), units as (
+  select stratum, grouping(stratum) as is_total, run_id, unit, sum(weight * decode) filter (is_timed) as decode,
+         sum(weight * tokens) filter (is_timed) as tokens
+  from usable
+  group by grouping sets ((stratum, run_id, unit), (run_id, unit))
+), sums as (
+  select stratum, is_total, ratio_sums(decode, tokens) as tpot_sums from units group by stratum, is_total
+), quantiles as (
+  select stratum, grouping(stratum) as is_total, quantile_cont(tpot, 0.5) filter (is_timed) as p50,
+         quantile_cont(tpot, 0.95) filter (is_timed) as p95, count(*) filter (is_timed) as tpot_requests,
+         sum(weight * output_tokens) as output_tokens, avg(ttft_ms) as ttft_ms, avg(queue_ms) as queue_ms
+  from usable
+  group by grouping sets ((stratum), ())
+)
+select case when q.is_total = 0 then q.stratum end as stratum, s.tpot_sums.y / nullif(s.tpot_sums.x, 0) as tpot_ms,
+       q.p50 as tpot_p50_ms, q.p95 as tpot_p95_ms, q.tpot_requests, q.output_tokens, q.ttft_ms, q.queue_ms, s.tpot_sums
+from quantiles q
+left join sums s on s.stratum is not distinct from q.stratum and s.is_total = q.is_total
+order by q.is_total, q.stratum;
