@@ -158,7 +158,7 @@ def _unwrap(frame: pl.DataFrame, wrapping: Wrapping, needles: Sequence[str]) -> 
         parts = pl.DataFrame({"host": groups["host"], "tag": groups["tag"], "pid": pid.replace("-", None)})
         named = parts.select(
             stream=pl.concat_str("host", "tag", separator="/"),
-            process=pl.concat_str("tag", "pid", separator=" "),
+            process=pl.concat_str("tag", "pid", separator=" ", ignore_nulls=True),
         )
         stream, process = named["stream"], named["process"]
     elif "labels" in groups.columns:

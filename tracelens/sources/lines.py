@@ -68,13 +68,25 @@ class LineFinder:
         """Where needles begin, in no order; several may lie in one line."""
         hits: list[int] = []
         add, find = hits.append, data.find
-        # Only a JSON envelope escapes quotes; looking at the first byte spares the second scan elsewhere.
-        for needle in self._escaped if data[:1] == b"{" else self._plain:
+        for needle in self._forms(data):
             at, size = find(needle), len(needle)
             while at >= 0:
                 add(at)
                 at = find(needle, at + size)
         return hits
+
+    def _forms(self, data: bytes) -> list[bytes]:
+        """The needles as they may read in the block.
+
+        Only JSON escapes quotes, and journald writes a message with colours as an array of byte numbers; looking
+        at the first byte spares other blocks these scans.
+        """
+        if data[:1] != b"{":
+            return self._plain
+        for mark, comma in ((b'"MESSAGE":[', b","), (b'"MESSAGE": [', b", "), (b'"MESSAGE" : [', b", ")):
+            if mark in data:
+                return self._escaped + [comma.join(b"%d" % byte for byte in needle) for needle in self._plain]
+        return self._escaped
 
     def _peeled(self, line: Any, offset: Any, text: pl.Series | None, joined: Sequence[Joined]) -> pl.DataFrame:
         import polars as pl

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 # Keys of records that are themselves what an engine measured: such an object is content, not an envelope.
 _RECORD_KEYS = ("metrics", "choices", "aux_info", "drafted", "accepted", "event")
 _TIME_KEYS = ("time", "timestamp", "ts", "asctime", "at_timestamp")
-_IDENTITY_KEYS = (
-    "namespace", "pod", "pod_name", "container", "container_name", "instance", "service_name", "service", "job", "app",
-    "host", "hostname", "filename",
-)  # fmt: skip
+# What names the writer, best first: all keys of the first line that has any.
+_IDENTITIES = (
+    ("pod", "pod_name", "container", "container_name"),
+    ("instance", "service_name", "service", "app", "job"),
+    ("host", "hostname", "filename"),
+)
 _LABEL = re.compile(r'([A-Za-z_][\w.]*)="((?:[^"\\]|\\.)*)"')
 
 
@@ -204,9 +206,10 @@ def _kubernetes(record: Any) -> str | None:
 
 def _identity(labels: Mapping[str, Any]) -> str | None:
     """Who writes, by labels: pod and container where there are, else whatever names it."""
-    parts = [str(labels[key]) for key in _IDENTITY_KEYS if isinstance(labels.get(key), (str, int))]
-    if parts:
-        return "/".join(parts)
+    for keys in _IDENTITIES:
+        parts = [str(labels[key]) for key in keys if isinstance(labels.get(key), (str, int))]
+        if parts:
+            return "/".join(parts)
     rest = [f"{key}={value}" for key, value in sorted(labels.items()) if isinstance(value, str)]
     return ",".join(rest) or None
 
