@@ -92,11 +92,13 @@ def _engine_log(path: Path, seed: int) -> dict[str, Any]:
     lines = lines[: ends[3] + 1]
     at = next(i for i in range(ends[1] + 1, len(lines)) if "propose_token_num = [5]" in lines[i])
     lines[at] = lines[at].rsplit("accept_token_num = [", 1)[0] + "accept_token_num = [7]"
+    totals = next(i for i in range(at, len(lines)) if "propose_token_num: " in lines[i])
     write_text(path, "\n".join(lines)[:-9])
     return {
         "steps": 4,
         "bad_lines": {
             str(at + 1): "identity: accept_token_num 7 > propose_token_num 5 + 1",
+            str(totals + 1): "totals line: no longer the sum of the step's good stream lines",
             str(len(lines)): "times line cut inside its last field, no line end: the step's streams stay, untimed",
         },
     }
