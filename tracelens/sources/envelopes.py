@@ -19,40 +19,42 @@ _ELEMENT = r'\[(?:[^\]"\\]|\\.|"(?:[^"\\]|\\.)*")*\]'
 
 @dataclass(frozen=True, slots=True)
 class Wrapping:
-    """A textual envelope: a pattern anchored at the start with the groups stamp, stream, host, tag, pid, text.
+    """A textual envelope: what its head looks like, with the groups stamp, stream, host, tag, pid, labels.
+
+    Only the head is matched: a pattern that captures the message too costs ten times as much.
 
     `keeps_needle`: the pattern is loose enough to eat the head of a message; it only counts where what it
     leaves still holds a needle.
     """
 
     name: str
-    pattern: str
+    head: str
     keeps_needle: bool = False
 
 
 # In this order: each takes the lines that the ones before it left.
 WRAPPINGS = (
-    Wrapping("cri", rf"(?P<stamp>{_RFC3339}) std(?:out|err) [PF](?::\S*)?(?: (?P<text>.*))?"),
-    Wrapping("kubectl", r"\[pod/(?P<stream>[^\]\s]+)\] (?P<text>.*)"),
+    Wrapping("cri", rf"(?P<stamp>{_RFC3339}) std(?:out|err) [PF](?::\S*)?(?: |$)"),
+    Wrapping("kubectl", r"\[pod/(?P<stream>[^\]\s]+)\] "),
     Wrapping(
         "syslog",
         rf"<\d{{1,3}}>1 (?:(?P<stamp>{_RFC3339})|-) (?P<host>\S+) (?P<tag>\S+) (?P<pid>\S+) \S+ "
-        rf"(?:-|(?:{_ELEMENT})+) \x{{FEFF}}?(?P<text>.*)",
+        rf"(?:-|(?:{_ELEMENT})+) \x{{FEFF}}?",
     ),
     Wrapping(
         "syslog",
         r"(?:<\d{1,3}>)?(?P<stamp>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?) (?P<host>\S+) "
-        r"(?P<tag>[^\s:\[\]]+)(?:\[(?P<pid>\d+)\])?: (?P<text>.*)",
+        r"(?P<tag>[^\s:\[\]]+)(?:\[(?P<pid>\d+)\])?: ",
         keeps_needle=True,
     ),
     Wrapping(
         "syslog",
-        rf"(?:<\d{{1,3}}>)?(?P<stamp>{_RFC3339}) (?P<host>\S+) (?P<tag>[^\s:\[\]]+)\[(?P<pid>\d+)\]: (?P<text>.*)",
+        rf"(?:<\d{{1,3}}>)?(?P<stamp>{_RFC3339}) (?P<host>\S+) (?P<tag>[^\s:\[\]]+)\[(?P<pid>\d+)\]: ",
     ),
-    Wrapping("loki", rf"(?P<stamp>{_RFC3339})\s+(?P<labels>{_LABELS})\s(?P<text>.*)"),
-    Wrapping("stamp", rf"(?P<stamp>{_RFC3339})\s+(?:\|\s)?(?P<text>.*)"),
-    Wrapping("stamp", r"(?P<stamp>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)\s+\|\s(?P<text>.*)"),
-    Wrapping("compose", r"(?P<stream>[A-Za-z0-9][\w.-]*)\s+\| (?P<text>.*)", keeps_needle=True),
+    Wrapping("loki", rf"(?P<stamp>{_RFC3339})\s+(?P<labels>{_LABELS})\s"),
+    Wrapping("stamp", rf"(?P<stamp>{_RFC3339})\s+(?:\|\s)?"),
+    Wrapping("stamp", r"(?P<stamp>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)\s+\|\s"),
+    Wrapping("compose", r"(?P<stream>[A-Za-z0-9][\w.-]*)\s+\| ", keeps_needle=True),
 )
 # Lines that may have an envelope at all, told by their head: all others are left alone at the price of this.
 _MAYBE = r"^(?:\s*\{|<\d|\[pod/|\d{4}-\d\d-\d\d[Tt ]|[A-Z][a-z]{2} [ \d]\d \d\d:|[A-Za-z0-9][\w.-]*\s+\| )"
@@ -141,17 +143,19 @@ def _unwrap(frame: pl.DataFrame, wrapping: Wrapping, needles: Sequence[str]) -> 
     """(lines in this wrapping, peeled; the other lines)."""
     import polars as pl
 
-    pattern = f"(?s)^{wrapping.pattern}$"
-    hit = frame["text"].str.contains(pattern)
+    groups = frame["text"].str.extract_groups(f"^(?P<head>{wrapping.head})").struct.unnest()
+    hit = groups["head"].is_not_null()
     if not hit.any():
         return frame.clear(), frame
-    got = frame.filter(hit)
-    groups = got["text"].str.extract_groups(pattern).struct.unnest()
-    text = groups["text"].fill_null("")
+    whole = bool(hit.all())
+    got, rest = (frame, frame.clear()) if whole else (frame.filter(hit), frame.filter(~hit))
+    groups = groups if whole else groups.filter(hit)
+    sliced = pl.DataFrame({"text": got["text"], "head": groups["head"]})
+    text = sliced.select(pl.col("text").str.slice(pl.col("head").str.len_chars())).to_series()
     if wrapping.keeps_needle and not (safe := _holds(text, needles)).all():
-        hit = hit & pl.Series(_spread(hit, safe))
+        rest = pl.concat([rest, got.filter(~safe)])
         got, groups, text = got.filter(safe), groups.filter(safe), text.filter(safe)
-    none = pl.Series([None], dtype=pl.String).extend_constant(None, max(got.height - 1, 0)).head(got.height)
+    none = pl.Series([], dtype=pl.String).extend_constant(None, got.height)
     stream, process = none, none
     if "tag" in groups.columns:
         pid = groups["pid"]
@@ -170,13 +174,7 @@ def _unwrap(frame: pl.DataFrame, wrapping: Wrapping, needles: Sequence[str]) -> 
     elif "stream" in groups.columns:
         stream = groups["stream"]
     stamp = groups["stamp"] if "stamp" in groups.columns else none
-    return merged(got, text, stamp, stream, process, wrapping.name), frame.filter(~hit)
-
-
-def _spread(hit: pl.Series, safe: pl.Series) -> list[bool]:
-    """`safe`, one a hit, laid out over all rows."""
-    values = iter(safe.to_list())
-    return [next(values) if is_hit else False for is_hit in hit.to_list()]
+    return merged(got, text, stamp, stream, process, wrapping.name), rest
 
 
 def merged(

@@ -83,6 +83,8 @@ class LineFinder:
         """
         if data[:1] != b"{":
             return self._plain
+        if data.find(b'"MESSAGE"', 0, 1 << 16) < 0:
+            return self._escaped
         for mark, comma in ((b'"MESSAGE":[', b","), (b'"MESSAGE": [', b", "), (b'"MESSAGE" : [', b", ")):
             if mark in data:
                 return self._escaped + [comma.join(b"%d" % byte for byte in needle) for needle in self._plain]

@@ -19,7 +19,7 @@ MAX_GAP = 10_000
 _CRI = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)) (stdout|stderr) ([PF])(?::\S*)? ?")
 _DOCKER = re.compile(rb'\s*\{\s*"(?:log|stream|time|attrs)"\s*:')
 
-_DOCKER_ENDS = (b'","stream":', b'", "stream":', b'","attrs":', b'", "attrs":')
+_DOCKER_END = re.compile(rb'", ?"(?:stream|attrs|time)" ?:')
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +152,9 @@ def _marks(kind: str | None, data: bytes) -> list[bytes]:
     if kind == "cri":
         return [mark for mark in (b" stdout P", b" stderr P") if mark in data]
     if kind == "docker":
-        # In the file a whole line ends `\\n"`. Counting is far quicker than looking at each record.
-        return [mark for mark in _DOCKER_ENDS if data.count(mark) != data.count(b"\\n" + mark)]
+        # One writer ends all its logs alike, a whole line in `\\n"`. Counting is far quicker than looking at each.
+        end = _DOCKER_END.search(data, data.find(b'"log"'))
+        return [end[0]] if end and data.count(end[0]) != data.count(b"\\n" + end[0]) else []
     return []
 
 

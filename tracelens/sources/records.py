@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import polars as pl
@@ -23,8 +22,7 @@ _IDENTITIES = (
 _LABEL = re.compile(r'([A-Za-z_][\w.]*)="((?:[^"\\]|\\.)*)"')
 
 
-@dataclass(frozen=True, slots=True)
-class Inner:
+class Inner(NamedTuple):
     """What one JSON envelope held."""
 
     text: str
@@ -58,7 +56,7 @@ def _decoder() -> Any:
         "comm": "_COMM",
         "journal_container": "CONTAINER_NAME",
     }
-    record = msgspec.defstruct("_Record", keys, rename=rename)
+    record = msgspec.defstruct("_Record", keys, rename=rename, gc=False)
     return msgspec.json.Decoder(record)
 
 
@@ -72,19 +70,17 @@ def peel_json(frame: pl.DataFrame, needles: Sequence[str]) -> tuple[pl.DataFrame
     inners: list[Inner] = []
     kept: list[int] = []
     for at, record in enumerate(_records(frame["text"])):
-        found = list(_inners(record, needles)) if record is not None else []
-        if found:
-            rows.extend([at] * len(found))
-            inners.extend(found)
-        else:
+        found = _inners(record, needles) if record is not None else ()
+        if not found:
             kept.append(at)
+        for inner in found:
+            rows.append(at)
+            inners.append(inner)
     if not rows:
         return frame.clear(), frame
-
-    def column(name: str) -> pl.Series:
-        return pl.Series(name, [getattr(inner, name) for inner in inners], pl.String)
-
-    got = merged(frame[rows], column("text"), column("stamp"), column("stream"), column("process"), column("name"))
+    whole = rows == list(range(frame.height))
+    columns = [pl.Series(values, dtype=pl.String) for values in zip(*inners, strict=True)]
+    got = merged(frame if whole else frame[rows], *columns)
     return got, frame[kept]
 
 
@@ -120,23 +116,27 @@ def _record(decoder: Any, line: str) -> Any:
         return None
 
 
-def _inners(record: Any, needles: Sequence[str]) -> Iterator[Inner]:
+def _inners(record: Any, needles: Sequence[str]) -> Sequence[Inner]:
     """What a record envelops; nothing when it is content."""
-    if any(getattr(record, key) for key in _RECORD_KEYS) or (record.request and record.response):
-        return
+    if record.metrics or record.choices or record.aux_info or record.drafted or record.accepted or record.event:
+        return ()
+    if record.request and record.response:
+        return ()
     if isinstance(record.log, str) and isinstance(record.stream, str) and isinstance(record.time, str):
         # docker's "stream" is stdout or stderr: no identity
-        yield Inner(record.log, record.time, _kubernetes(record), None, "docker")
-    elif record.MESSAGE is not None:
-        yield from _journal(record)
-    elif record.values is not None or record.streams is not None:
-        yield from _pushed(record, needles)
-    elif (message := _message(record)) is not None:
+        return (Inner(record.log, record.time, _kubernetes(record), None, "docker"),)
+    if record.MESSAGE is not None:
+        return _journal(record)
+    if record.values is not None or record.streams is not None:
+        return list(_pushed(record, needles))
+    message = _message(record)
+    if message is not None:
         stream = _kubernetes(record) or _text(record.container_name)
-        yield Inner(message, _stamp(record), stream, _process(record), "json")
-    elif isinstance(record.line, str) and (record.labels is not None or record.timestamp is not None):
+        return (Inner(message, _stamp(record), stream, _process(record), "json"),)
+    if isinstance(record.line, str) and (record.labels is not None or record.timestamp is not None):
         stream = _identity(record.labels) if isinstance(record.labels, dict) else None
-        yield Inner(record.line, _stamp(record), stream, None, "loki")
+        return (Inner(record.line, _stamp(record), stream, None, "loki"),)
+    return ()
 
 
 def _message(record: Any) -> str | None:
@@ -167,20 +167,19 @@ def _process(record: Any) -> str | None:
     return " ".join(parts) or None
 
 
-def _journal(record: Any) -> Iterator[Inner]:
+def _journal(record: Any) -> Sequence[Inner]:
     message = record.MESSAGE
-    if isinstance(message, list):  # how journald exports text that is not clean UTF-8
+    if isinstance(message, list):  # how journald exports text with colours, or that is not clean UTF-8
         try:
             message = bytes(message).decode("utf-8", "replace")
         except (TypeError, ValueError):
-            return
+            return ()
     if not isinstance(message, str):
-        return
+        return ()
     parts = [_text(record.comm), _text(record.pid_)]
     process = " ".join(part for part in parts if part) or None
     stream = _text(record.journal_container) or _text(record.unit)
-    stamp = _text(record.realtime)
-    yield Inner(message, stamp, stream, process, "journald")
+    return (Inner(message, _text(record.realtime), stream, process, "journald"),)
 
 
 def _pushed(record: Any, needles: Sequence[str]) -> Iterator[Inner]:
