@@ -43,7 +43,7 @@ def figures(**changed: Any) -> dict[str, Any]:
         "target_ms": 24.9,
         "step_ms": 59.8,
         "baseline_ms": 21.34,
-        "baseline_basis": "run",
+        "baseline_basis": "run_step",
         "relative_token_time": 0.621,
         "relative_token_time_low": 0.6,
         "relative_token_time_high": 0.642,
@@ -61,12 +61,14 @@ def figures(**changed: Any) -> dict[str, Any]:
         "near_k_round_share": 0.142,
         "near_k_excess": 0.031,
         "near_k_request_share": 0.043,
+        "near_k_saved_share": 0.23,
+        "break_even_alpha": 0.354,
         "near_k_draft_ms": 612_340.0,
         "near_k_draft_share": 0.139,
         "near_k_step_ms": 1_204_000.0,
         "near_k_step_share": 0.141,
         "rollback_request_share": 0.968,
-        "rollback_len_histogram": [83_900, 21_300, 19_400, 18_700, 12_200, 25_704],
+        "rollback_len": {5: [83_900, 21_300, 19_400, 18_700, 12_200, 25_704]},
         "verify_waste": 0.247,
         "padding_waste": None,
         "drag": 1.0,
@@ -148,4 +150,41 @@ def report() -> Report:
             Warning("top_share", f"One request owns most rounds of {HOSTILE}", {"request": "\x1b]0;owned\x07"}),
         ),
         claim={"alpha": 0.72, "rho": 0.1, "k": 5, "form": "article"},
+    )
+
+
+def by_two() -> Report:
+    """Two keys, several K in one stratum, a draft cost over the verify pass, counts of a big fleet."""
+    big = figures(
+        **none_of(("rho", "rho_round", "speedup_claimed", "near_k_request_share", "requests")),
+        rounds=1_812_040_117,
+        num_speculative_tokens=None,
+        num_speculative_tokens_min=3,
+        num_speculative_tokens_max=5,
+        relative_token_time_basis="lower_bound",
+        relative_token_time_low=None,
+        relative_token_time_high=None,
+        baseline_basis="verify_pass",
+    )
+    return Report(
+        by=("task_type", "num_speculative_tokens"),
+        strata=(
+            Stratum({"task_type": "代码生成", "num_speculative_tokens": 5}, big | {"num_speculative_tokens": 5}),
+            Stratum({"task_type": "chat", "num_speculative_tokens": None}, big),
+        ),
+        total=Stratum({}, big),
+        coverage=(),
+        warnings=(),
+    )
+
+
+def nothing_measured() -> Report:
+    """Logs that hold no figure at all."""
+    nothing = dict.fromkeys(figures())
+    return Report(
+        by=("task_type",),
+        strata=(),
+        total=Stratum({}, nothing),
+        coverage=(Missing("draft_accept_ratio", "no record counts drafts", "speculation, with statistics on"),),
+        warnings=(),
     )

@@ -58,7 +58,10 @@ def _root(
     verbose: bool = typer.Option(False, "--verbose", "-v", help="Tell on stderr what is done."),
     debug: bool = typer.Option(False, "--debug", help="Show the traceback of a fault."),
 ) -> None:
-    """Why speculative decoding is slower in production than its acceptance rate promised."""
+    """Why speculative decoding is slower in production than its acceptance rate promised.
+
+    Exit codes: 0 done; 1 the answer is no; 2 the gate is inconclusive; 3 usage or input error; 4 a fault of tracelens.
+    """
 
 
 def _failed(error: Exception, *, debug: bool) -> int:

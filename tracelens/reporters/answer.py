@@ -7,14 +7,13 @@ from tracelens.reporters import format as fmt
 from tracelens.reporters.tables import RHO_TEXT, Figures, k_text, rho, verdict
 
 _BASELINES = {
-    "user_value": "given with --baseline",
-    "user_run": "run named with --baseline",
-    "run": "measured run without speculation",
-    "run_tpot": "TPOT of a measured run without speculation",
-    "spec_off": "speculation switched off on the same stack",
-    "extrapolated": "verify pass extrapolated to one position",
+    "value": "given with --baseline",
+    "run_step": "mean step of a run without speculation",
+    "run_tpot": "TPOT of a run without speculation, which logs no steps",
+    "spec_off": "steps with speculation switched off on the same stack",
+    "verify_extrapolated": "verify pass extrapolated to one position",
     "plain_steps": "plain steps of the speculating engine, which pay a mode tax of 7-22 %",
-    "verify": "the verify pass itself, as in the article: flatters speculation",
+    "verify_pass": "the verify pass itself, as in the article: flatters speculation",
 }
 
 _VERDICTS = {
@@ -41,8 +40,9 @@ def _speed(figures: Figures) -> str:
         return f"Speedup cannot be told from these records{plan}: see what is missing, below."
     text = f"Observed {fmt.times(observed)}{plan}" if fmt.is_number(observed) else f"Speedup not observed{plan}"
     if fmt.is_number(time):
+        least = "at least " if figures.get("relative_token_time_basis") == "lower_bound" else ""
         bounds = fmt.bounds(figures, "relative_token_time", lambda v: f"{v:.2f}")
-        text += f"; relative token time {time:.2f} of plain decoding{' ' + bounds if bounds else ''}"
+        text += f"; relative token time {least}{time:.2f} of plain decoding{' ' + bounds if bounds else ''}"
         text += f": {_VERDICTS[verdict(figures)]}"
     return f"{text}. Baseline: {baseline(figures)}."
 
@@ -61,7 +61,7 @@ def _acceptance(figures: Figures) -> str:
     bounds = fmt.bounds(figures, "draft_accept_ratio", lambda v: f"{v:.2f}")
     cost, kind = rho(figures)
     drafts = f"ρ {cost:.3f} ({kind}: {RHO_TEXT[kind]})" if cost is not None else "ρ not measured"
-    k = k_text(figures.get("num_speculative_tokens"))
+    k = k_text(figures)
     text = f"α {figures['draft_accept_ratio']:.3f}{' ' + bounds if bounds else ''} of the drafted tokens were accepted "
     text += f"(the target's own token excluded) at K {k}, {drafts}"
     tau = figures.get("tau_committed")
@@ -81,12 +81,14 @@ def rollbacks(figures: Figures) -> str:
         parts.append(text)
     if fmt.is_number(figures.get("near_k_request_share")):
         parts.append(f"in {fmt.percent(figures['near_k_request_share'])} of requests they are common")
-    for name, what in (("near_k_step_ms", "step"), ("near_k_draft_ms", "draft")):
-        if fmt.is_number(figures.get(name)):
-            share = figures.get(f"{name}_share")
+    for what in ("step", "draft"):
+        if fmt.is_number(figures.get(f"near_k_{what}_ms")):
+            share = figures.get(f"near_k_{what}_share")
             of_all = f" ({fmt.percent(share)} of all)" if fmt.is_number(share) else ""
-            parts.append(f"they cost {fmt.duration(figures[name])} of {what} time{of_all}")
+            parts.append(f"they cost {fmt.duration(figures[f'near_k_{what}_ms'])} of {what} time{of_all}")
             break
+    if fmt.is_number(figures.get("near_k_saved_share")):
+        parts.append(f"that is {fmt.percent(figures['near_k_saved_share'])} of the time that speculation saved")
     return "; ".join(parts)
 
 

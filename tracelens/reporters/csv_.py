@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 from tracelens.analysis.results import Report
-from tracelens.reporters.format import visible
+from tracelens.reporters.format import fold, visible
 from tracelens.reporters.json_ import plain
 
 # A spreadsheet takes a cell that starts so for a formula.
@@ -39,8 +39,9 @@ def _safe(text: str) -> str:
 def write(names: Sequence[str], rows: Iterable[Sequence[Any]], out: TextIO) -> None:
     """Write a header and rows of cells."""
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([cell(name) for name in names])
-    writer.writerows([cell(value) for value in row] for row in rows)
+    encoding = getattr(out, "encoding", None)
+    writer.writerow([fold(cell(name), encoding) for name in names])
+    writer.writerows([fold(cell(value), encoding) for value in row] for row in rows)
 
 
 class CsvReporter:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import cache
 from typing import Any, TextIO
 
 from tracelens.analysis.results import Report, Stratum
@@ -49,19 +50,31 @@ def _decimal(value: Decimal) -> int | float | None:
     return int(value) if isinstance(exponent, int) and exponent >= 0 else float(value)
 
 
-def dumps(document: Any, *, indent: int | None = None) -> str:
-    """JSON text that can be shown and stored anywhere; other scripts stay readable."""
-    text = json.dumps(plain(document), ensure_ascii=False, allow_nan=False, indent=indent)
+@cache
+def _encoder(indent: int | None, ascii_only: bool) -> json.JSONEncoder:
+    return json.JSONEncoder(ensure_ascii=ascii_only, allow_nan=False, indent=indent, default=plain)
+
+
+def dumps(document: Any, *, indent: int | None = None, ascii_only: bool = False) -> str:
+    """JSON text that can be shown and stored anywhere; other scripts stay readable unless `ascii_only`."""
+    encoder = _encoder(indent, ascii_only)
+    try:
+        # The fast way for what is plain already; NaN and unusual keys are refused here and go the slow way.
+        text = encoder.encode(document)
+    except (TypeError, ValueError):
+        text = encoder.encode(plain(document))
     return _RISKY.sub(lambda m: f"\\u{ord(m[0]):04x}", text)
 
 
-def write(document: Any, out: TextIO, *, indent: int | None = None, end: str = "\n") -> None:
-    """Write `document` and `end`; an output that is not UTF-8 gets escapes."""
-    text = dumps(document, indent=indent)
+def ascii_only(out: TextIO) -> bool:
+    """Whether an output cannot carry every script, so that JSON to it must be ASCII."""
     encoding = (getattr(out, "encoding", None) or "utf-8").lower().replace("_", "-")
-    if encoding not in ("utf-8", "utf8"):
-        text = json.dumps(json.loads(text), indent=indent)
-    out.write(text + end)
+    return encoding not in ("utf-8", "utf8")
+
+
+def write(document: Any, out: TextIO, *, indent: int | None = None) -> None:
+    """Write `document` and a line end."""
+    out.write(dumps(document, indent=indent, ascii_only=ascii_only(out)) + "\n")
 
 
 class JsonReporter:
@@ -99,8 +112,8 @@ def _row(stratum: Stratum, names: list[str]) -> dict[str, Any]:
 def coverage(report: Report, names: list[str] | None = None) -> dict[str, dict[str, str | None]]:
     """Why a figure cannot be had and what gives it, by figure; nulls that the analysis left unexplained too."""
     told: dict[str, dict[str, str | None]] = {}
-    for missing in report.coverage:
-        entry = told.setdefault(missing.figure, {"because": missing.because, "switch_on": missing.switch_on})
+    for figure, missing in ((name.strip(), m) for m in report.coverage for name in m.figure.split(",")):
+        entry = told.setdefault(figure, {"because": missing.because, "switch_on": missing.switch_on})
         if entry["because"] != missing.because:
             entry["because"] = f"{entry['because']}; {missing.because}"
             entry["switch_on"] = f"{entry['switch_on']}; {missing.switch_on}"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, TextIO
 
 from tracelens.errors import InputError
@@ -51,9 +50,7 @@ def render(names: Sequence[str], rows: Rows, chosen: str, out: TextIO) -> None:
         case "csv":
             from tracelens.reporters import csv_
 
-            buffer = io.StringIO()
-            csv_.write(names, rows, buffer)
-            out.write(fmt.fold(buffer.getvalue(), getattr(out, "encoding", None)))
+            csv_.write(names, rows, out)
         case "markdown":
             _markdown(names, rows, out)
         case _:
@@ -61,13 +58,14 @@ def render(names: Sequence[str], rows: Rows, chosen: str, out: TextIO) -> None:
 
 
 def _json(names: Sequence[str], rows: Rows, out: TextIO) -> None:
-    from tracelens.reporters.json_ import write
+    from tracelens.reporters.json_ import ascii_only, dumps
 
-    out.write("[")
-    for i, row in enumerate(rows):
-        out.write(",\n " if i else "\n ")
-        write(dict(zip(names, row, strict=True)), out, end="")
-    out.write("\n]\n")
+    ascii_ = ascii_only(out)
+    before = "[\n "
+    for row in rows:
+        out.write(before + dumps(dict(zip(names, row, strict=True)), ascii_only=ascii_))
+        before = ",\n "
+    out.write("[]\n" if before.startswith("[") else "\n]\n")
 
 
 def _text(value: Any) -> str:
@@ -111,6 +109,10 @@ def _table(names: Sequence[str], rows: Rows, out: TextIO) -> None:
 
     page = Page(out)
     shown, more = _limited(rows)
+    if not shown:
+        page.say(("no rows; columns: ", "dim"), ", ".join(map(fmt.label, names)))
+        page.flush()
+        return
     grid = plain_grid(page)
     for i, name in enumerate(names):
         numeric = _numeric(shown, i)
@@ -121,8 +123,6 @@ def _table(names: Sequence[str], rows: Rows, out: TextIO) -> None:
         page.console.print(grid)
     else:
         _records(names, shown, page)
-    if not shown:
-        page.say(("no rows", "dim"))
     if more:
         page.say((f"only the first {TABLE_ROWS:,} rows are shown; --format csv or json gives all", "yellow"))
     page.flush()
@@ -135,4 +135,4 @@ def _records(names: Sequence[str], rows: Sequence[Sequence[Any]], page: Any) -> 
             page.gap()
         page.say((f"row {i:,}", "bold"))
         pairs = ((fmt.label(name), _text(value)) for name, value in zip(names, row, strict=True))
-        page.pairs(chain(pairs))
+        page.pairs(pairs)

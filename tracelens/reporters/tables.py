@@ -68,11 +68,13 @@ def _rho_cell(figures: Figures) -> Cell:
     return fmt.ratio(value) + RHO_SIGN[kind], ""
 
 
-def k_text(value: Any) -> str:
-    """K of a stratum: one number, several joined, or the sign for "not known"."""
-    if isinstance(value, list | tuple):
-        return ",".join(fmt.count(v) for v in value) or fmt.DASH
-    return fmt.tokens(value) if isinstance(value, float) and value != round(value) else fmt.count(value)
+def k_text(figures: Figures) -> str:
+    """K of a stratum: one number, the range where several were configured, or the sign for "not known"."""
+    one = figures.get("num_speculative_tokens")
+    low, high = figures.get("num_speculative_tokens_min"), figures.get("num_speculative_tokens_max")
+    if not fmt.is_number(one) and fmt.is_number(low) and fmt.is_number(high):
+        return f"{low:g}–{high:g}"
+    return fmt.count(one)
 
 
 def verdict(figures: Figures) -> str:
@@ -81,6 +83,8 @@ def verdict(figures: Figures) -> str:
     low, high = figures.get("relative_token_time_low"), figures.get("relative_token_time_high")
     if not fmt.is_number(point):
         return fmt.DASH
+    if figures.get("relative_token_time_basis") == "lower_bound":
+        return "loses" if point > 1 else "open"
     if fmt.is_number(high) and high < 1:
         return "pays"
     if fmt.is_number(low) and low > 1:
@@ -101,15 +105,23 @@ ROUNDS = Column(
 )
 K = Column(
     "K",
-    lambda f: (k_text(f.get("num_speculative_tokens")), ""),
+    lambda f: (k_text(f), ""),
     ("num_speculative_tokens",),
     "K: configured draft length, tokens",
     core=True,
 )
 RHO = Column("ρ\ndraft", _rho_cell, ("rho", "rho_verify", "rho_round"), core=True)
+
+
+def _time_cell(figures: Figures) -> Cell:
+    text = fmt.ratio(figures.get("relative_token_time"))
+    least = "≥ " if figures.get("relative_token_time_basis") == "lower_bound" and text != fmt.DASH else ""
+    return least + text, fmt.bounds(figures, "relative_token_time", _short)
+
+
 TIME = Column(
     "token time\n/ plain  [95 %]",
-    _with_bounds("relative_token_time", fmt.ratio, _short),
+    _time_cell,
     ("relative_token_time",),
     "token time: relative_token_time C, one committed token (the target's own counted) over one plain decode step; "
     "below 1.0 speculation pays",
@@ -207,6 +219,12 @@ BONUS = Column(
 IID = Column(
     "i.i.d.", _one("speedup_iid", fmt.times), ("speedup_iid",), "i.i.d.: Leviathan et al. 2023, Thm 3.8, fed with p"
 )
+BREAK_EVEN = Column(
+    "break-\neven α",
+    _one("break_even_alpha", fmt.ratio),
+    ("break_even_alpha",),
+    "break-even α: break_even_alpha, the α at which C would be 1.0 at this cost",
+)
 OBSERVED_SHORT = Column("observed", _one("speedup_observed", fmt.times), ("speedup_observed",))
 
 FORMULAS = (ARTICLE, BONUS, IID)
@@ -216,7 +234,7 @@ NARROW = (
     Table("Outcome", (REQUESTS, ROUNDS, TIME, OBSERVED, VERDICT)),
     Table("Acceptance", (K, RHO, ALPHA, P, TAU, NEAR_K, NEAR_K_REQUESTS)),
     Table(COST_TITLE, (DRAFT, VERIFY, ROUND, PLAIN, INFLATION, RHO_ROUND, OVERHEAD, COST_NARROW)),
-    Table("Speedup: what the formulas make of α, p, ρ and K", (K, RHO, *FORMULAS, OBSERVED_SHORT, PLANNED)),
+    Table("Speedup: what the formulas make of α, p, ρ and K", (K, RHO, *FORMULAS, OBSERVED_SHORT, PLANNED, BREAK_EVEN)),
 )
 WIDE = (
     Table("Outcome and acceptance", (REQUESTS, ROUNDS, TIME, OBSERVED, VERDICT, K, RHO, ALPHA, P, TAU, NEAR_K)),
@@ -267,6 +285,6 @@ def _rho_notes(rows: tuple[Stratum, ...]) -> list[str]:
 
 def _observed_note(rows: tuple[Stratum, ...]) -> str:
     bases = {str(row.figures["speedup_observed_basis"]) for row in rows if row.figures.get("speedup_observed_basis")}
-    told = {"tpot": "baseline TPOT over TPOT, by request", "step": "1/C, from the steps"}
+    told = {"tpot": "speedup_tpot, baseline TPOT over TPOT", "step": "speedup_step, 1/C from the steps"}
     text = "; ".join(sorted(told.get(b, fmt.visible(b)) for b in bases))
     return f"observed: speedup_observed{', ' + text if text else ''}"

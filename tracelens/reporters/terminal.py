@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table as RichTable
@@ -77,8 +78,16 @@ class Page:
         self.console.print(Padding(grid, (0, 0, 0, 2)))
 
     def needs(self, grid: RichTable) -> int:
-        """The least width at which `grid` cuts no cell."""
-        return self.console.measure(grid, options=self.console.options.update(width=10_000)).minimum
+        """The least width at which no number of `grid` is cut and its texts can be folded.
+
+        Rich's own minimum is that of the longest word, also where a column must not wrap.
+        """
+        widths = []
+        for column in grid.columns:
+            cells = (str(cell) for cell in (column.header, *column.cells))
+            longest = max(cell_len(line) for cell in cells for line in cell.split("\n"))
+            widths.append(longest if column.no_wrap else min(longest, column.min_width or 16))
+        return sum(widths) + 2 * (len(widths) - 1)
 
     def gap(self) -> None:
         """Print an empty line."""
@@ -162,14 +171,14 @@ def _fitting(
 ) -> list[tuple[Column, ...]]:
     """The columns in as many tables as the width asks for: a number is never cut. K and ρ stay beside α."""
     grid = _grid(page, report, rows, columns)
-    if page.needs(grid) <= page.width or len(columns) <= 3:
+    units: list[tuple[Column, ...]] = [(c,) for c in columns]
+    if ALPHA in columns:
+        units = [(K, RHO, ALPHA) if c is ALPHA else (c,) for c in columns if c not in (K, RHO)]
+    if page.needs(grid) <= page.width or len(units) == 1:
         return [tuple(columns)]
-    middle = (len(columns) + 1) // 2
-    head, tail = list(columns[:middle]), list(columns[middle:])
-    if ALPHA in tail and not (K in tail and RHO in tail):
-        head = [c for c in head if c not in (K, RHO)]
-        tail = [K, RHO, *(c for c in tail if c not in (K, RHO))]
-    return [*_fitting(page, report, rows, head), *_fitting(page, report, rows, tail)]
+    middle = (len(units) + 1) // 2
+    halves = (tuple(c for unit in half for c in unit) for half in (units[:middle], units[middle:]))
+    return [part for half in halves for part in _fitting(page, report, rows, half)]
 
 
 def _split(page: Page, report: Report) -> bool:
@@ -180,7 +189,7 @@ def _split(page: Page, report: Report) -> bool:
 def _grid(page: Page, report: Report, rows: Sequence[Stratum], columns: Sequence[Column]) -> RichTable:
     split = _split(page, report)
     grid = plain_grid(page)
-    heads = list(report.by) if split else [" / ".join(report.by)]
+    heads = list(report.by) if split else [" / ".join("K" if c == "num_speculative_tokens" else c for c in report.by)]
     for head in heads or [""]:
         grid.add_column(
             page.text(fmt.label(head)), vertical="top", overflow="fold", min_width=8, max_width=max(20, page.width // 4)
@@ -217,7 +226,7 @@ def _cell(page: Page, column: Column, row: Stratum) -> Text:
 
 def _rollbacks(page: Page, total: Stratum) -> None:
     words = answer.rollbacks(total.figures)
-    histogram = histogram_of(total.figures.get("rollback_len_histogram"))
+    histogram = histogram_of(total.figures.get("rollback_len"))
     if not words and not histogram:
         return
     page.gap()

@@ -1,0 +1,230 @@
+"""Labels come from logs: no format may obey them, and no format may lose or invent a figure."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from tracelens.analysis.results import Report, Stratum, Warning
+from tracelens.errors import InputError
+from tracelens.reporters import FORMATS, reporter, rows
+from tracelens.reporters import format as fmt
+from tracelens.reporters.csv_ import cell
+from tracelens.reporters.json_ import plain
+from tracelens.reporters.markdown import escape
+from tracelens.reporters.terminal import TerminalReporter
+
+from .fixture import HOSTILE, by_two, figures, report
+
+CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+class Terminal(io.StringIO):
+    """An output that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Ascii(io.StringIO):
+    encoding = "ascii"  # type: ignore[assignment]
+
+    def write(self, text: str) -> int:
+        text.encode("ascii")
+        return super().write(text)
+
+
+def shown(fmt_: str, what: Report | None = None) -> str:
+    out = io.StringIO()
+    reporter(fmt_).render(what or report(), out)
+    return out.getvalue()
+
+
+def labelled(label: str) -> Report:
+    return Report(("task_type",), (Stratum({"task_type": label}, figures()),), Stratum({}, figures()), (), ())
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_control_character_reaches_the_output(name: str) -> None:
+    assert not CONTROL.search(shown(name))
+
+
+@given(st.text(max_size=60), st.sampled_from(FORMATS))
+def test_any_label_can_be_shown(label: str, name: str) -> None:
+    text = shown(name, labelled(label))
+    text.encode("utf-8")
+    assert not CONTROL.search(text)
+
+
+def test_rich_markup_of_a_label_is_text() -> None:
+    for label in ("[red]x[/red]", "[link=http://evil]y[/link]", ":bomb:", "[/]"):
+        out = Terminal()
+        TerminalReporter(160).render(labelled(label), out)
+        assert f"\n{label} " in _unstyled(out.getvalue())
+        assert "\x1b]8" not in out.getvalue()
+
+
+def _unstyled(text: str) -> str:
+    return re.sub("\x1b\\[[0-9;]*m", "", text)
+
+
+def test_colour_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert "\x1b[" not in shown("table")
+    out = Terminal()
+    TerminalReporter(80).render(report(), out)
+    assert "\x1b[32myes" in out.getvalue()
+    monkeypatch.setenv("NO_COLOR", "1")
+    out = Terminal()
+    TerminalReporter(80).render(report(), out)
+    assert not re.search("\x1b\\[(3|4|9)[0-9]", out.getvalue())
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 139, 160, 200])
+def test_lines_fit_and_no_number_is_cut(width: int) -> None:
+    for make in (report, by_two):
+        out = io.StringIO()
+        TerminalReporter(width).render(make(), out)
+        lines = out.getvalue().split("\n")
+        assert all(cell_len(line) <= width for line in lines)
+        assert "…" not in out.getvalue()
+        assert "0.719 [0.70, 0.74]" in out.getvalue()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_ascii_output_takes_everything(name: str) -> None:
+    out = Ascii()
+    reporter(name).render(by_two(), out)
+    assert out.getvalue().isascii()
+    if name == "table":
+        assert "alpha 0.719" in out.getvalue()
+        assert "####" in out.getvalue()
+
+
+def test_alpha_never_stands_without_k_and_rho() -> None:
+    for width in (40, 60, 80, 160):
+        out = io.StringIO()
+        TerminalReporter(width).render(report(), out)
+        for block in out.getvalue().split("\n───"):
+            head = block.rstrip().split("\n")[-2:]
+            if any("α accepted/" in line for line in head):
+                assert any(" K " in line for line in head)
+                assert any("ρ" in line for line in head)
+
+
+def test_what_is_missing_is_never_zero() -> None:
+    nothing = Report((), (), Stratum({}, dict.fromkeys(figures())), (), ())
+    text = shown("table", nothing) + shown("markdown", nothing)
+    assert "0.0" not in text
+    assert "0 %" not in text
+    document = json.loads(shown("json", nothing))
+    assert all(document["total"][name] is None for name in figures())
+    assert set(document["coverage"]) >= {n for n in figures() if not n.endswith(("_low", "_high"))}
+
+
+def test_json_has_the_shape_of_the_contract() -> None:
+    def refuse(constant: str) -> Any:
+        raise AssertionError(constant)
+
+    document = json.loads(shown("json"), parse_constant=refuse)
+    assert document["schema_version"] == 1
+    assert document["by"] == ["task_type"]
+    assert [row["key"]["task_type"] for row in document["strata"]] == ["code", "creative writing", HOSTILE, None]
+    assert document["total"]["key"] == {}
+    assert document["total"]["draft_accept_ratio"] == 0.7194
+    assert document["strata"][2]["token_accept_prob"] is None
+    assert document["coverage"]["padding_waste"]["switch_on"] == "--disable-log-stats off"
+    assert document["warnings"][0]["evidence"] == {"batch": 4, "share": 0.31}
+    names = set(figures())
+    assert all(names <= set(row) for row in (*document["strata"], document["total"]))
+
+
+def test_csv_cells_are_no_formulas() -> None:
+    table = list(csv.reader(io.StringIO(shown("csv"))))
+    assert table[0][:3] == ["row", "task_type", "grain"]
+    assert [row[0] for row in table[1:]] == ["stratum"] * 4 + ["total"]
+    assert table[3][1].startswith("'=1+1")
+    for text in ("=1", "+1", "-1", "@a", "\tx", "\rx", " =1", "＝1"):
+        assert cell(text).startswith("'")
+    assert cell(-1.5) == "-1.5"
+    assert cell(None) == ""
+    assert cell([1, None, float("nan")]) == "[1, null, null]"
+    assert cell(True) == "true"
+
+
+def test_markdown_rows_keep_their_columns() -> None:
+    lines = [line for line in shown("markdown", labelled(HOSTILE)).splitlines() if line.startswith("|")]
+    widths = {line.count("|") for line in lines[:4]}
+    assert len(widths) == 1
+    assert "<b>" not in shown("markdown", labelled(HOSTILE))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a|b", "a&#124;b"),
+        ("<script>", "&lt;script&gt;"),
+        ("a&b", "a&amp;b"),
+        ("`x`", "&#96;x&#96;"),
+        ("a\nb", "a b"),
+        ("[x](http://y)", "[x]&#40;http&#8203;://y)"),
+        ("@team #1", "&#64;team &#35;1"),
+        ("task_type", "task_type"),
+        ("_x_", "&#95;x&#95;"),
+    ],
+)
+def test_markdown_escapes(text: str, expected: str) -> None:
+    assert escape(text) == expected
+
+
+def test_warnings_show_their_evidence() -> None:
+    what = Report((), (), Stratum({}, figures()), (), (Warning("w", "look [bold]here[/bold]", {"n": 12345}),))
+    assert "! look [bold]here[/bold] (n 12,345) [w]" in shown("table", what)
+
+
+@pytest.mark.parametrize("name", ["html", "png", "svg", "parquet"])
+def test_formats_to_come_are_named(name: str) -> None:
+    with pytest.raises(InputError, match="not in this version"):
+        reporter(name)
+    with pytest.raises(InputError, match="not in this version"):
+        rows.check(name)
+
+
+def test_plain_refuses_no_value() -> None:
+    assert plain({2: math.nan, None: b"\x00", True: {2.5}}) == {"2": None, "None": "AA==", "True": [2.5]}
+
+
+@pytest.mark.parametrize(
+    ("shown_", "expected"),
+    [
+        (fmt.times(1.608), "1.61x"),
+        (fmt.ms(53), "53.0 ms"),
+        (fmt.ms(0.0421), "0.0421 ms"),
+        (fmt.ms(12345.6), "12,346 ms"),
+        (fmt.percent(0.612), "61.2 %"),
+        (fmt.count(1234567), "1,234,567"),
+        (fmt.interval(0.6, 0.642, fmt.tokens), "[0.60, 0.64]"),
+        (fmt.interval(None, 0.642), ""),
+        (fmt.points(-0.012), "-1.2"),
+        (fmt.duration(41_200), "41.2 s"),
+        (fmt.duration(1_204_000), "20.1 min"),
+        (fmt.duration(9_000_000), "2.5 h"),
+        (fmt.duration(12), "12.0 ms"),
+        (fmt.ratio(None), "–"),
+        (fmt.count(float("nan")), "–"),
+        (fmt.percent(float("inf")), "–"),
+        (fmt.times(True), "–"),
+    ],
+)
+def test_numbers(shown_: str, expected: str) -> None:
+    assert shown_ == expected
