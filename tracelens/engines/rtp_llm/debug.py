@@ -112,20 +112,19 @@ def _events(frame: pl.DataFrame, surface: str, form: _Form, rejects: list[Reject
     """The lines of one form. One that was cut stays as an event without figures: it still closes or opens a step."""
     kind, needle, head, message = form
     near = frame.filter(pl.col("text").str.contains(needle, literal=True))
-    near = near.filter(pl.col("text").str.contains(_PREFIX + head))
-    whole = pl.col("text").str.extract_groups(f"{_PREFIX}{message}\\s*$")
-    start = pl.col("text").str.extract_groups(_PREFIX)
-    near = near.with_columns(whole.alias("whole"), start.alias("start"))
-    names = set(near.schema["whole"].to_schema())  # type: ignore[attr-defined]
-    events = near.select(
+    near = near.with_columns(pl.col("text").str.extract_groups(f"{_PREFIX}{message}\\s*$").alias("found"))
+    found = near.unnest("found")
+    numbers = [name for name in _FIELDS[surface] if name in found.columns]
+    good = found.filter(pl.col("inner").is_not_null()).select(
         *_COLUMNS,
-        pl.lit(kind).alias("kind"),
-        *(pl.col("start").struct.field(name) for name in ("inner", "pid", "tid", "rank")),
-        *(pl.col("whole").struct.field(name) for name in ("id", "rid") if name in names),
-        *(pl.col("whole").struct.field(n).cast(pl.Float64, strict=False) for n in ("top_p",) if n in names),
-        *(pl.col("whole").struct.field(n).cast(pl.Int64, strict=False) for n in _FIELDS[surface] if n in names),
-        pl.col("whole").struct.field("inner").is_null().alias("cut"),
+        *(name for name in ("inner", "pid", "tid", "rank", "id", "rid") if name in found.columns),
+        *(pl.col(name).cast(pl.Float64, strict=False) for name in ("top_p",) if name in found.columns),
+        *(pl.col(name).cast(pl.Int64, strict=False) for name in numbers),
     )
+    rest = found.filter(pl.col("inner").is_null() & pl.col("text").str.contains(_PREFIX + head))
+    cut = rest.select(*_COLUMNS, pl.col("text").str.extract_groups(_PREFIX).alias("found")).unnest("found")
+    events = pl.concat([good.with_columns(cut=pl.lit(False)), cut.with_columns(cut=pl.lit(True))], how="diagonal")
+    events = events.with_columns(pl.lit(kind).alias("kind"))
     for line, offset in events.filter("cut").select("line", "offset").rows():
         rejects.append(Reject(line, f"{kind} line is not whole", surface, offset))
     return events
