@@ -64,7 +64,10 @@ select case when is_total = 0 then stratum end as stratum,
        tau_committed_sums.y / nullif(tau_committed_sums.x, 0) as tau_committed,
        case when n_all is null then null when coalesce(n_logged, 0) = 0 then 'verified'
             when n_logged = n_all then 'emitted' else 'mixed' end as tau_committed_basis,
-       tau_verified - tau_drafted as terminal_overcount,
+       -- From whole sums where both stand for the same rounds: no cut gives exactly 0.
+       case when tau_verified_sums.x = tau_drafted_sums.x
+            then (tau_verified_sums.x + tau_verified_sums.y - tau_drafted_sums.y) / nullif(tau_verified_sums.x, 0)
+            else tau_verified - tau_drafted end as terminal_overcount,
        tau_request_mean, n_eff, top_share, mean_drafted,
        rounds, plain_steps, all_rounds, drafted, accepted, emitted, requests, runs, grains,
        num_speculative_tokens_min, num_speculative_tokens_max,

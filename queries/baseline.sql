@@ -106,13 +106,30 @@ with setting as (
   from (select * from strata where not coalesce(has_prefill, false) and (grain = 'round' or rounds = 0 or drafted is null
           or target_ms is not null))
   group by grouping sets ((stratum), ())
+), own_units as (
+  select stratum, grouping(stratum) as is_total, run_id, unit, sum(weight * step_ms) as step,
+         sum(weight * time_rounds) filter (step_ms is not null) as steps
+  from strata
+  where not coalesce(has_prefill, false) and rounds = 0 and plain_steps > 0
+  group by grouping sets ((stratum, run_id, unit), (run_id, unit))
+), own_sums as (
+  select stratum, is_total, ratio_sums(step, steps) as plain from own_units group by stratum, is_total
+), own_spread as (
+  select stratum, is_total, plain.m as units,
+         plain.m / nullif(plain.m - 1, 0) * (plain.yy / plain.y ** 2 - 2 * plain.xy / (plain.x * plain.y)
+                                             + plain.xx / plain.x ** 2) as relvar
+  from own_sums
 ), ladder as (
   select o.stratum, o.is_total, r.full_share, r.step_ms as run_step_ms, r.tpot_ms as run_tpot_ms,
          -- The slope must be told by the data: draft lengths that really differ, and a cost that grows with them.
          case when o.length_spread >= 0.25 and o.verify_n >= 100 and o.verify_slope >= 0 and o.verify_at_none > 0
               then o.verify_at_none end as extrapolated_ms,
-         coalesce(o.plain_ms, t.plain_ms) as plain_ms, coalesce(o.verify_ms, t.verify_ms) as verify_ms
+         coalesce(o.plain_ms, t.plain_ms) as plain_ms, coalesce(o.verify_ms, t.verify_ms) as verify_ms,
+         case when o.plain_ms is not null then w.units else y.units end as plain_units,
+         case when o.plain_ms is not null then w.relvar else y.relvar end as plain_relvar
   from own o
+  left join own_spread w on w.stratum is not distinct from o.stratum and w.is_total = o.is_total
+  left join own_spread y on y.is_total = 1
   left join runs_only r on r.stratum is not distinct from o.stratum and r.is_total = o.is_total
   left join own t on t.is_total = 1
 ), chosen as (
@@ -128,8 +145,10 @@ select case when c.is_total = 0 then c.stratum end as stratum,
                   when 'verify_pass' then verify_ms end as baseline_ms,
        basis as baseline_basis,
        case when basis = 'run_step' then coalesce(full_share, 0) end as baseline_matched_share,
-       case basis when 'run_step' then v.step_relvar when 'run_tpot' then v.tpot_relvar end as baseline_relvar,
-       case basis when 'run_step' then v.step_units when 'run_tpot' then v.tpot_units end as baseline_units,
+       case basis when 'run_step' then v.step_relvar when 'run_tpot' then v.tpot_relvar
+                  when 'plain_steps' then plain_relvar end as baseline_relvar,
+       case basis when 'run_step' then v.step_units when 'run_tpot' then v.tpot_units
+                  when 'plain_steps' then plain_units end as baseline_units,
        coalesce(c.ms, run_tpot_ms) as baseline_tpot_ms,
        case when c.ms is not null then 'value' when run_tpot_ms is not null then 'run_tpot' end as baseline_tpot_basis,
        case when c.ms is null and run_tpot_ms is not null then v.tpot_relvar end as baseline_tpot_relvar,

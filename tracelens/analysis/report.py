@@ -1,0 +1,147 @@
+"""`tracelens report`: acceptance, draft cost, rollbacks, theory and observation by class of traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracelens.analysis import cautions, coverage, figures
+from tracelens.analysis.claim import Claim, parse_claim
+from tracelens.analysis.results import Report, Stratum, Value
+from tracelens.analysis.selection import Selection, check_groups, define_strata, keep_small_tables
+from tracelens.errors import InputError
+from tracelens.lake.connection import connect
+from tracelens.resources import room
+
+if TYPE_CHECKING:
+    import duckdb
+
+__all__ = ["Claim", "ReportOptions", "parse_claim", "report"]
+
+_QUERIES = ("alpha", "hazards", "rollback", "near_k", "rho", "baseline", "speedup")
+# A stratum is shown when it holds at least one of these.
+_SUBSTANCE = ("accepted", "drafted", "plain_steps", "draft_ms_per_token", "target_ms", "step_ms", "tpot_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOptions:
+    """What to report: grouping, filters, baseline and claim.
+
+    `where` is one SQL expression over the view `facts`; `baseline` is the name of a run or a plain step in ms;
+    `level` is the level of every interval.
+    """
+
+    by: tuple[str, ...] = ("task_type",)
+    where: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    runs: tuple[str, ...] = ()
+    baseline: str | float | None = None
+    claim: Claim | None = None
+    near_k_delta: int = 1
+    near_k_threshold: float = 0.5
+    level: float = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Rows of every query, by key of the stratum; the key None is the total."""
+
+    rows: Mapping[str, Mapping[tuple[Value, ...] | None, list[dict[str, Any]]]]
+
+    def one(self, query: str, key: tuple[Value, ...] | None) -> dict[str, Any]:
+        """The only row of a stratum; empty where the query has none."""
+        found = self.rows[query].get(key, [])
+        return found[0] if found else {}
+
+    def all(self, query: str, key: tuple[Value, ...] | None) -> list[dict[str, Any]]:
+        """All rows of a stratum, in order."""
+        return self.rows[query].get(key, [])
+
+
+def report(lake: Path, options: ReportOptions | None = None) -> Report:
+    """Answer the report over one lake.
+
+    Raises:
+        InputError: no lake there, an unknown column or run, a `where` that is no expression over `facts`.
+    """
+    options = options or ReportOptions()
+    by = check_groups(options.by)
+    _check(options)
+    con = connect(lake)
+    try:
+        keep_small_tables(con)
+        run = options.baseline if isinstance(options.baseline, str) else None
+        forced = define_strata(con, Selection(by, options.where, options.since, options.until, options.runs, run))
+        _set_variables(con, options, run)
+        answers = Answers({name: run_query(con, name) for name in _QUERIES})
+        total = Stratum({}, stratum_figures(answers, None, options))
+        keys = [key for key in answers.rows["baseline"] if key is not None]
+        strata = [
+            Stratum(dict(zip(by, key, strict=True)), stratum_figures(answers, key, options)) for key in keys if by
+        ]
+        shown = tuple(s for s in strata if any(s.figures.get(name) is not None for name in _SUBSTANCE))
+        engines = [row[0] for row in con.execute("select distinct engine from strata").fetchall()]
+        missing = coverage.missing_figures(total, shown, engines)
+        warnings = cautions.warnings(con, total, shown, forced)
+    finally:
+        con.close()
+    claim = None if options.claim is None else options.claim.as_mapping()
+    return Report(by, shown, total, missing, warnings, claim)
+
+
+def run_query(con: duckdb.DuckDBPyConnection, name: str) -> dict[tuple[Value, ...] | None, list[dict[str, Any]]]:
+    """Run a query of `queries/` whose first column is `stratum`; rows by stratum, in the query's order."""
+    cursor = con.execute((room("queries") / f"{name}.sql").read_text(encoding="utf-8"))
+    names = [column[0] for column in cursor.description or ()]
+    found: dict[tuple[Value, ...] | None, list[dict[str, Any]]] = {}
+    for values in cursor.fetchall():
+        row = dict(zip(names, values, strict=True))
+        stratum = row.pop("stratum")
+        key = None if stratum is None else tuple(_plain(v) for v in stratum.values())
+        found.setdefault(key, []).append(row)
+    return found
+
+
+def stratum_figures(answers: Answers, key: tuple[Value, ...] | None, options: ReportOptions) -> dict[str, Any]:
+    """All figures of one stratum, under the names of the performance model."""
+    rho, base = answers.one("rho", key), answers.one("baseline", key)
+    out = figures.acceptance(answers.one("alpha", key), options.level)
+    out |= figures.positions(answers.all("hazards", key), options.level)
+    out |= figures.rollbacks(answers.one("near_k", key), answers.all("rollback", key), options.level)
+    out |= figures.costs(rho, base, out, options.level)
+    out |= figures.theory(out, options.claim)
+    out |= figures.observed(rho, base, answers.one("speedup", key), out, options.level)
+    return out
+
+
+def _check(options: ReportOptions) -> None:
+    if not isinstance(options.baseline, str | None) and not options.baseline > 0:
+        raise InputError(f"--baseline must be above 0 ms, not {options.baseline}")
+    if options.near_k_delta < 0:
+        raise InputError(f"near_k_delta must be 0 or more, not {options.near_k_delta}")
+    if not 0 < options.level < 1:
+        raise InputError(f"the level of intervals must lie between 0 and 1, not {options.level}")
+    if options.since and options.until and options.since.replace(tzinfo=None) >= options.until.replace(tzinfo=None):
+        raise InputError(f"--since {options.since} is not before --until {options.until}")
+
+
+def _set_variables(con: duckdb.DuckDBPyConnection, options: ReportOptions, run: str | None) -> None:
+    milliseconds = None if run is not None or options.baseline is None else float(options.baseline)
+    con.execute("set variable near_k_delta = $1", [options.near_k_delta])
+    con.execute("set variable near_k_threshold = $1", [options.near_k_threshold])
+    con.execute("set variable baseline_ms = $1", [milliseconds])
+    con.execute("set variable baseline_run = $1", [run])
+
+
+def _plain(value: Any) -> Value:
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%dT%H:%M:%SZ")
+    if isinstance(value, date):
+        return value.isoformat()
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return str(value)

@@ -1,0 +1,166 @@
+"""Which rows a question is about, and how they are grouped: the view `strata` of a connection."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from tracelens.errors import InputError
+
+if TYPE_CHECKING:
+    import duckdb
+
+# Columns of the view `facts` by which it makes sense to group.
+GROUPS = (
+    "task_type", "temperature_bucket", "temperature", "top_p", "model", "draft_model", "method",
+    "num_speculative_tokens", "num_draft_nodes", "engine", "engine_version", "run_id", "replica", "batch_bucket",
+    "context_bucket", "hour", "date", "forced_acceptance", "surface", "source_id", "grain",
+)  # fmt: skip
+
+# Rows of facts up to which they are kept in memory, some 100 bytes a row and set column.
+SMALL = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Grouping and filters, as the user gave them."""
+
+    by: tuple[str, ...]
+    where: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    runs: tuple[str, ...] = ()
+    baseline_run: str | None = None
+
+
+def check_groups(by: Sequence[str]) -> tuple[str, ...]:
+    """Return the groups without repeats.
+
+    Raises:
+        InputError: an unknown column; the message lists the known ones.
+    """
+    unknown = [name for name in by if name not in GROUPS]
+    if unknown:
+        raise InputError(f"cannot group by {', '.join(unknown)}; known columns: {', '.join(GROUPS)}")
+    return tuple(dict.fromkeys(by))
+
+
+def keep_small_tables(con: duckdb.DuckDBPyConnection) -> None:
+    """Turn the small views that every query reads again into tables of the connection.
+
+    `held` scans the rounds once instead of once a query. `request_traits` is left empty where every round knows its
+    task and sampling itself, so that no query pays for the join. A small lake is read once and kept whole: planning
+    the view again for every query would take longer than the queries.
+    """
+    for name in ("held", "superseded", "run_traits"):
+        _keep(con, name, "")
+    gaps = con.execute(
+        "select exists(from rounds where request_id is not null"
+        " and (task_type is null or temperature is null or top_p is null))"
+    ).fetchone()
+    _keep(con, "request_traits", "" if gaps and gaps[0] else " where false")
+    records = con.execute("select sum(records) from held").fetchone()
+    if records and (records[0] or 0) <= SMALL:
+        _keep(con, "facts", "")
+
+
+def define_strata(con: duckdb.DuckDBPyConnection, selection: Selection) -> bool:
+    """Define the view `strata`; return whether it holds forced acceptance, because there is nothing else.
+
+    Raises:
+        InputError: unknown group, run, or a `where` that is no single expression over `facts`.
+    """
+    conditions = [*_filters(selection), "role is distinct from 'baseline'"]
+    if selection.baseline_run is not None:
+        _check_runs(con, (selection.baseline_run,))
+        conditions.append(f"run_id <> {_literal(selection.baseline_run)}")
+    if selection.where is not None:
+        _check_expression(con, selection.where)
+        conditions.append(f"({selection.where}\n)")
+    _check_runs(con, selection.runs)
+    fields = ", ".join(f"'{name}': {name}" for name in check_groups(selection.by)) or "'all': 'all'"
+    head = f"create or replace view strata as select {{{fields}}} as stratum, * from facts where "
+    _create(con, head + " and ".join([*conditions, "not coalesce(forced_acceptance, false)"]), selection.where)
+    if _any_counts(con):
+        return False
+    con.execute(head + " and ".join(conditions))
+    if _any_counts(con):
+        return True
+    con.execute(head + " and ".join([*conditions, "not coalesce(forced_acceptance, false)"]))
+    return False
+
+
+def _filters(selection: Selection) -> list[str]:
+    parts = []
+    if selection.since is not None:
+        since = _utc(selection.since)
+        parts.append(f"date >= date '{since:%Y-%m-%d}' and ts >= timestamp '{since:%Y-%m-%d %H:%M:%S.%f}'")
+    if selection.until is not None:
+        until = _utc(selection.until)
+        parts.append(f"date <= date '{until:%Y-%m-%d}' and ts < timestamp '{until:%Y-%m-%d %H:%M:%S.%f}'")
+    if selection.runs:
+        parts.append(f"run_id in ({', '.join(_literal(run) for run in selection.runs)})")
+    return parts
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _check_runs(con: duckdb.DuckDBPyConnection, runs: Sequence[str]) -> None:
+    known = {row[0] for row in con.execute("select run_id from run_traits").fetchall()}
+    missing = [run for run in runs if run not in known]
+    if missing:
+        some = ", ".join(sorted(known)[:20]) or "none"
+        raise InputError(f"no run {', '.join(missing)} in this lake; runs: {some}")
+
+
+def _check_expression(con: duckdb.DuckDBPyConnection, where: str) -> None:
+    """Refuse anything that parses as more than one expression, such as a closing bracket and a second query."""
+    row = con.execute("select json_serialize_sql($1)", [f"select (\n{where}\n)"]).fetchone()
+    answer: dict[str, Any] = json.loads(row[0]) if row else {"error": True}
+    if answer.get("error"):
+        reason = answer.get("error_message", "it cannot be parsed")
+        raise InputError(f"--where {where!r} is no SQL expression: {reason}")
+    statements: list[dict[str, Any]] = answer["statements"]
+    node = statements[0]["node"]
+    plain = (
+        len(statements) == 1
+        and node["type"] == "SELECT_NODE"
+        and len(node["select_list"]) == 1
+        and node["from_table"]["type"] == "EMPTY"
+        and not node["modifiers"]
+        and not any(node[part] for part in ("where_clause", "group_expressions", "having", "qualify", "sample"))
+    )
+    if not plain:
+        raise InputError(f"--where {where!r} must be one SQL expression over the columns of facts")
+
+
+def _create(con: duckdb.DuckDBPyConnection, sql: str, where: str | None) -> None:
+    import duckdb
+
+    try:
+        con.execute(sql)
+    except (duckdb.BinderException, duckdb.ParserException, duckdb.ConversionException) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"--where {where!r} does not fit the columns of facts: {reason}") from error
+
+
+def _any_counts(con: duckdb.DuckDBPyConnection) -> bool:
+    row = con.execute(
+        "select exists(from strata"
+        " where coalesce(accepted, drafted, draft_us, target_us, tpot_us, decode_us) is not null)"
+    ).fetchone()
+    return bool(row and row[0])
+
+
+def _keep(con: duckdb.DuckDBPyConnection, name: str, condition: str) -> None:
+    con.execute(f"create or replace table kept_{name} as select * from {name}{condition}")
+    con.execute(f"create or replace view {name} as select * from kept_{name}")
