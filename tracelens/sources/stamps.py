@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import polars as pl
 
-_CLOCK = r"(?P<h>[01]\d|2[0-3]):(?P<mi>[0-5]\d):(?P<s>[0-5]\d|60)(?:[.,](?P<f>\d*))?"
-_FORMS = (
-    rf"^(?P<y>[0-9]{{4}})[-/](?P<mo>\d\d)[-/](?P<d>\d\d)(?:[Tt]|\s+){_CLOCK}\s?(?P<z>[Zz]|UTC|[+-]\d\d(?::?\d\d)?)?$",
-    rf"^(?P<mo>\d\d)[-/](?P<d>\d\d)\s+{_CLOCK}$",
-    rf"^(?P<name>[A-Z][a-z]{{2}})\s+(?P<d>\d{{1,2}})\s+{_CLOCK}$",
-    r"^(?P<e>\d{9,19})(?:\.(?P<f>\d*))?$",
+_CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:(?:[0-5][0-9]|60)(?:[.,][0-9]*)?"
+_ZONE = r"(?:[Zz]|UTC|[+-][0-9]{2}(?::?[0-9]{2})?)"
+_DATED, _NUMBERS, _NAMED, _EPOCH = (
+    rf"^[0-9]{{4}}[-/][0-9]{{2}}[-/][0-9]{{2}}[Tt ]{_CLOCK} ?{_ZONE}?$",
+    rf"^[0-9]{{2}}[-/][0-9]{{2}} {_CLOCK}$",
+    rf"^[A-Z][a-z]{{2}} [ 0-9][0-9] {_CLOCK}$",
+    r"^[0-9]{9,19}(?:\.[0-9]*)?$",
 )
+# Where the clock begins in a form; what stands before it has a fixed width too.
+_CLOCK_AT = {_DATED: 11, _NUMBERS: 6, _NAMED: 7}
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _SECOND = 1_000_000
 
@@ -40,89 +43,86 @@ def parse_stamps(text: pl.Series) -> pl.DataFrame:
     )
     if text.null_count() == len(text):
         return empty.clear(len(text))
-    unique = text.unique().drop_nulls()  # the lines of one print share their stamp
+    rest = text.to_frame().with_row_index("row")
     found: list[pl.DataFrame] = []
-    for number, form in enumerate(_FORMS):
-        hit = unique.str.contains(form)
-        if not hit.any():
-            continue
-        stamps = unique.filter(hit)
-        unique = unique.filter(~hit)
-        parts = pl.concat([stamps.to_frame(), stamps.str.extract_groups(form).struct.unnest()], how="horizontal")
-        found.append(parts.select("text", **_parts(number)))
-    table = pl.concat([empty.with_columns(text=pl.lit(None, pl.String)), *found], how="diagonal")
-    return text.to_frame().join(table, on="text", how="left", maintain_order="left").select(empty.columns)
+    for form in (_DATED, _NUMBERS, _NAMED, _EPOCH):
+        hit = rest["text"].str.contains(form)
+        if hit.any():
+            stamps = rest.filter(hit)
+            rest = rest.filter(~hit.fill_null(False))
+            found.append(stamps.select("row", **(_epoch() if form == _EPOCH else _parts(form))))
+    found = [empty.with_columns(row=pl.lit(None, pl.UInt32)), rest.select("row"), *found]
+    return pl.concat(found, how="diagonal").sort("row").select(empty.columns)
 
 
-def _parts(form: int) -> dict[str, pl.Expr]:
-    """The columns that one form has, from its groups."""
+def _parts(form: str) -> dict[str, pl.Expr]:
+    """The columns that a form with a date has."""
     import polars as pl
 
-    if form == 3:
-        return {"utc": _epoch()}
-    number = (
-        pl.col("mo").cast(pl.Int64)
-        if form < 2
-        else pl.col("name").replace_strict(
-            dict(zip(_MONTHS, range(1, 13), strict=True)), default=None, return_dtype=pl.Int64
-        )
-    )
-    day, time = pl.col("d").cast(pl.Int64), _time_us()
-    if form == 0:
-        wall = wall_time(pl.col("y").cast(pl.Int64), number, day, time)
-        zoned = pl.col("z").is_not_null()
+    clock = _CLOCK_AT[form]
+    tail = pl.col("text").str.slice(clock + 8)
+    hour, minute, second = (_digits(clock + at, 2) for at in (0, 3, 6))
+    fraction = tail.str.extract(r"^[.,]([0-9]*)", 1)
+    time = ((hour * 60 + minute) * 60 + second) * _SECOND + _scaled(fraction, 6)
+    if form == _DATED:
+        wall = wall_time(_digits(0, 4), _digits(5, 2), _digits(8, 2), time)
+        zone = tail.str.extract(f"({_ZONE})$", 1)
         return {
-            "utc": pl.when(zoned).then(wall - pl.duration(minutes=_offset_minutes())),
-            "wall": pl.when(~zoned).then(wall),
+            "utc": pl.when(zone.is_not_null()).then(wall - pl.duration(minutes=_offset_minutes(zone))),
+            "wall": pl.when(zone.is_null()).then(wall),
         }
-    valid = number.is_between(1, 12) & day.is_between(1, 31)
-    return {
-        "month": pl.when(valid).then(number),
-        "day": pl.when(valid).then(day),
-        "time_us": pl.when(valid).then(time),
-    }
+    if form == _NUMBERS:
+        month, day = _digits(0, 2), _digits(3, 2)
+    else:
+        numbers = dict(zip(_MONTHS, range(1, 13), strict=True))
+        name = pl.col("text").str.slice(0, 3)
+        month = name.replace_strict(numbers, default=None, return_dtype=pl.Int64)
+        day = pl.col("text").str.slice(4, 2).str.strip_chars().cast(pl.Int64)
+    valid = month.is_between(1, 12) & day.is_between(1, 31)
+    columns = {"month": month, "day": day, "time_us": time}
+    return {name: pl.when(valid).then(column) for name, column in columns.items()}
 
 
-def _micros() -> pl.Expr:
-    """The fraction `f` as microseconds."""
+def _digits(start: int, width: int) -> pl.Expr:
     import polars as pl
 
-    return pl.col("f").fill_null("").str.slice(0, 6).str.pad_end(6, "0").cast(pl.Int64)
+    return pl.col("text").str.slice(start, width).cast(pl.Int64)
 
 
-def _time_us() -> pl.Expr:
+def _scaled(fraction: pl.Expr, digits: int) -> pl.Expr:
+    """A decimal fraction, as its digits, as a whole number of that many digits; 0 where there is none."""
     import polars as pl
 
-    hour, minute, second = (pl.col(part).cast(pl.Int64) for part in ("h", "mi", "s"))
-    return ((hour * 60 + minute) * 60 + second) * _SECOND + _micros()
+    return fraction.fill_null("").str.slice(0, digits).str.pad_end(digits, "0").cast(pl.Int64)
 
 
-def _offset_minutes() -> pl.Expr:
+def _offset_minutes(zone: pl.Expr) -> pl.Expr:
     """East of UTC, of a zone as Z, UTC, +02, +0200, +02:00."""
     import polars as pl
 
-    digits = pl.col("z").str.replace_all(r"\D", "").str.pad_end(4, "0").cast(pl.Int64)
+    digits = zone.str.replace_all("[^0-9]", "").str.pad_end(4, "0").cast(pl.Int64)
     minutes = digits // 100 * 60 + digits % 100
-    return pl.when(pl.col("z").str.starts_with("-")).then(-minutes).otherwise(minutes)
+    return pl.when(zone.str.starts_with("-")).then(-minutes).otherwise(minutes)
 
 
-def _epoch() -> pl.Expr:
+def _epoch() -> dict[str, pl.Expr]:
     """Seconds, milli-, micro- or nanoseconds since 1970; what is less than three years is no date."""
     import polars as pl
 
-    whole = pl.col("e").cast(pl.Int64, strict=False)
+    whole = pl.col("text").str.extract(r"^([0-9]+)", 1).cast(pl.Int64, strict=False)
+    fraction = pl.col("text").str.extract(r"\.([0-9]*)$", 1)
     micros = (
         pl.when(whole < 100_000_000)
         .then(None)
         .when(whole < 100_000_000_000)
-        .then(whole * _SECOND + _micros())
+        .then(whole * _SECOND + _scaled(fraction, 6))
         .when(whole < 100_000_000_000_000)
-        .then(whole * 1000 + pl.col("f").fill_null("").str.slice(0, 3).str.pad_end(3, "0").cast(pl.Int64))
+        .then(whole * 1000 + _scaled(fraction, 3))
         .when(whole < 100_000_000_000_000_000)
         .then(whole)
         .otherwise(whole // 1000)
     )
-    return micros.cast(pl.Datetime("us"))
+    return {"utc": micros.cast(pl.Datetime("us"))}
 
 
 def wall_time(year: pl.Expr, month: pl.Expr, day: pl.Expr, time_us: pl.Expr) -> pl.Expr:
