@@ -142,6 +142,19 @@ def test_corrupt_in_the_middle(tmp_path: Path, codec: str) -> None:
     assert keep > (0 if codec == "bz2" else len(text) * 0.2)
 
 
+def test_small_file_with_a_wrong_checksum_is_kept(tmp_path: Path) -> None:
+    short = TEXT[:3000]
+    data = bytearray(gzip.compress(short))
+    data[-6] ^= 0xFF
+    stream, blocks = read(tmp_path, bytes(data))
+    assert joined(blocks) == short
+    assert "corrupt gzip stream" in stream.problems[0].reason
+    checked = zstd.compress(short, options={zstd.CompressionParameter.checksum_flag: 1})
+    stream, blocks = read(tmp_path, checked[:-1] + bytes([checked[-1] ^ 0xFF]))
+    assert joined(blocks) == short
+    assert "corrupt zstd stream" in stream.problems[0].reason
+
+
 def test_truncated_header(tmp_path: Path) -> None:
     stream, blocks = read(tmp_path, gzip.compress(TEXT)[:5])
     assert blocks == []

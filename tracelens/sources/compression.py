@@ -7,6 +7,8 @@ from typing import Protocol
 
 # A piece of input is small so that an error in it costs little of the good text before it.
 PIECE = 4096
+# Members that have read no more than this are decoded again, byte by byte, when they turn out broken.
+KEPT = 64 << 10
 # Output of one call: keeps memory bounded whatever a few bytes of input expand to.
 OUTPUT = 1 << 20
 
@@ -118,7 +120,7 @@ def decompress(read: Callable[[int], bytes], compression: str) -> Iterator[bytes
     while rest:
         decoder = make()
         try:
-            yield from _member(decoder, rest, read)
+            yield from _member(decoder, rest, read, make, errors)
         except errors as error:
             what = "what follows its end is no further member" if members else "it cannot be decoded"
             raise CorruptError(f"corrupt {compression} stream: {what} ({error})") from error
@@ -131,11 +133,25 @@ def decompress(read: Callable[[int], bytes], compression: str) -> Iterator[bytes
             rest = piece.lstrip(b"\0")
 
 
-def _member(decoder: _Decompressor, data: bytes, read: Callable[[int], bytes]) -> Iterator[bytes]:
+def _member(
+    decoder: _Decompressor,
+    data: bytes,
+    read: Callable[[int], bytes],
+    make: Callable[[], _Decompressor],
+    errors: tuple[type[Exception], ...],
+) -> Iterator[bytes]:
     """One member, from `data` on, then from `read`."""
+    given = 0
+    kept: bytes | None = data
     while True:
-        output = decoder.decompress(data, OUTPUT)
+        try:
+            output = decoder.decompress(data, OUTPUT)
+        except errors:
+            if kept is not None:
+                yield from _salvaged(make(), kept, given, errors)
+            raise
         if output:
+            given += len(output)
             yield output
         if decoder.eof:
             return
@@ -145,6 +161,28 @@ def _member(decoder: _Decompressor, data: bytes, read: Callable[[int], bytes]) -
             if not data:
                 yield from _drain(decoder)
                 raise TruncatedError("truncated compressed stream: it ends before its end mark")
+            kept = kept + data if kept is not None and len(kept) < KEPT else None
+
+
+def _salvaged(decoder: _Decompressor, data: bytes, given: int, errors: tuple[type[Exception], ...]) -> Iterator[bytes]:
+    """What a short member gives before the byte that breaks it, behind the first `given` bytes.
+
+    A decoder that fails keeps back all that the failing call decoded; a small log may be no more than that.
+    """
+    at, pending = 0, b""
+    while at < len(data) or not decoder.needs_input:
+        pending = data[at : at + 1] if decoder.needs_input else b""
+        at += len(pending)
+        try:
+            output = decoder.decompress(pending, OUTPUT)
+        except errors:
+            return
+        fresh = output[given:]
+        given = max(given - len(output), 0)
+        if fresh:
+            yield fresh
+        if decoder.eof:
+            return
 
 
 def _drain(decoder: _Decompressor) -> Iterator[bytes]:
