@@ -1,0 +1,221 @@
+"""vLLM's log lines, 0.4.2 to 0.33: declarations of what they print, and their vectorised extraction.
+
+Nothing here depends on the source file or line number that a line names: both move with every release.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracelens.engines.base import Parsed, Reject
+
+NEEDLES: tuple[bytes, ...] = (
+    b"SpecDecoding metrics: ",
+    b"Speculative metrics: ",
+    b"SpecDecodeWorker stage times: ",
+    b"Avg prompt throughput: ",
+    b"Iteration(",
+    b"Received request ",
+    b"Initializing a",
+    b"non-default args: ",
+    b"vLLM API server version ",
+)
+
+# `(APIServer pid=1) INFO 11-29 11:41:57 [loggers.py:335] ` and every older form: without the process (before 0.9),
+# without brackets (before 0.8), `(VllmWorker rank=0 pid=9)` (V1 up to 0.10). No year, no zone.
+_PREFIX = (
+    r"(?:\((?P<proc>[^()]*?)(?: rank=\d+)? pid=(?P<pid>\d+)\)\s+)?"
+    r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<inner>\d\d-\d\d \d\d:\d\d:\d\d) \[?[^\]\s]+:\d+\] "
+)
+_BARE_PREFIX = _PREFIX.replace("?P<proc>", "?:").replace("?P<pid>", "?:").replace("?P<inner>", "?:")
+# What may stand before a prefix: an envelope we don't know, a progress bar. Never a quote or a brace: those open
+# text that a user wrote, and a prompt may hold a whole metrics line.
+_HEAD = r"""^[^'"`{]*?"""
+_SPLIT = rf"(?s)^(?P<head>.*?){_PREFIX}(?P<message>.*)$"
+# Messages that carry a user's text: nothing inside them is a record of its own.
+_USER_TEXT = r"^(?:Received request |Generated response |Request \S+ details|response_body=)"
+
+_NUM = r"(?:[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|nan)"
+_V1_KEYS = {
+    "rate": rf"\b[Dd]raft acceptance rate: ({_NUM})",
+    "mal": rf"Mean acceptance length: ({_NUM})",
+    "accepted_tput": rf"Accepted throughput: ({_NUM}) tokens/s",
+    "drafted_tput": rf"Drafted throughput: ({_NUM}) tokens/s",
+    "accepted": r"Accepted: (\d+) tokens",
+    "drafted": r"Drafted: (\d+) tokens",
+    "per_pos": rf"Per-position acceptance rate: ((?:{_NUM}(?:, )?)+)",
+}
+_V0_KEYS = {
+    "k": r"Number of speculative tokens: (\d+)",
+    "matched": r"Number of accepted tokens: (\d+)",
+    # 0.4.2 printed the word twice: "Number of draft tokens tokens".
+    "drafted": r"Number of draft tokens(?: tokens)?: (\d+)",
+    "emitted": r"Number of emitted tokens(?: tokens)?: (\d+)",
+}
+_STAGE_KEYS = {
+    "draft_ms_per_token": rf"average_time_per_proposal_tok_ms=({_NUM})",
+    "target_ms": rf"scoring_time_ms=({_NUM})",
+    "sample_ms": rf"verification_time_ms=({_NUM})",
+}
+# One vocabulary of `key: value` parts since 0.4.2; parts come and go with the version, so each is looked up alone.
+_ENGINE_KEYS = {
+    "engine": r"^Engine (\d+): ",
+    "prompt_tput": rf"Avg prompt throughput: ({_NUM}) tokens/s",
+    "generation_tput": rf"Avg generation throughput: ({_NUM}) tokens/s",
+    "running": r"Running: (\d+) reqs",
+    "waiting": r"(?:Waiting|Pending): (\d+) reqs",
+    "kv": rf" \w+ KV cache usage: ({_NUM})%",
+}
+_ITERATION = (
+    r"^(?:Engine (?P<engine>\d+): )?Iteration\((?P<iteration>\d+)\): (?P<context_requests>\d+) context requests, "
+    r"(?P<context_tokens>\d+) context tokens, (?P<requests>\d+) generation requests, (?P<tokens>\d+) generation tokens, "
+    rf"iteration elapsed time: (?P<elapsed_ms>{_NUM}) ms(?P<dummy> \(dummy\))?"
+)
+_REQUEST = r"(?s)^Received request (?P<request_id>[^\s:]+): .*(?:sampling_params|params): SamplingParams\((?P<params>.*)"
+_START = r"^(?:Initializing an? (?:(?P<era>V\d) )?LLM engine \(v(?P<version>[^)]+)\)|vLLM API server version (?P<api>\S+)|non-default args: )"
+
+
+def parse(frame: pl.DataFrame) -> Parsed:
+    """Split lines into prefix and message, then hand each to the surface whose marker its message starts with."""
+    parsed = Parsed()
+    rows = split(frame)
+    for surface, marker, extract in _SURFACES:
+        hit = rows.filter(pl.col("message").str.contains(marker))
+        if hit.height:
+            extract(surface, hit, parsed)
+    return parsed
+
+
+def split(frame: pl.DataFrame) -> pl.DataFrame:
+    """Columns `process`, `inner` and `message` beside the input's; lines that hold several records become several rows.
+
+    Two processes that write to one pipe without a newline between, and lines pasted together by hand, give one line
+    with several complete prefixes. Such a line is cut at each of them, unless the text before could be a user's.
+    """
+    rows = _prefixed(frame)
+    message = pl.col("message")
+    several = message.str.contains(_HEAD + _BARE_PREFIX) & ~message.str.contains(_USER_TEXT)
+    pasted = rows.filter(several)
+    if pasted.height:
+        parts = (
+            pasted.select("line", "offset", "stamp", "stream", "text", process=pl.lit(None, pl.String))
+            .with_columns(pl.col("text").str.replace_all(rf"({_BARE_PREFIX})", "\x1e${1}").str.split("\x1e"))
+            .explode("text")
+            .filter(pl.col("text").str.contains(_BARE_PREFIX))
+        )
+        rows = pl.concat([rows.filter(~several), _prefixed(parts)], how="diagonal").sort("line", maintain_order=True)
+    return rows
+
+
+def _prefixed(frame: pl.DataFrame) -> pl.DataFrame:
+    groups = pl.col("text").str.extract_groups(_SPLIT).alias("_p")
+    rows = frame.with_columns(groups).with_columns(
+        _head=pl.col("_p").struct.field("head"),
+        inner=pl.col("_p").struct.field("inner"),
+        _proc=pl.concat_str(pl.col("_p").struct.field("proc"), pl.col("_p").struct.field("pid"), separator=" "),
+        message=pl.col("_p").struct.field("message"),
+    )
+    foreign = pl.col("_head").str.contains(r"""['"`{]""")
+    # Without a prefix the record must open the line: only punctuation (quoting, Markdown) may stand before it.
+    bare = pl.col("text").str.replace(r"^[^\p{L}\p{N}(]+", "")
+    return rows.with_columns(
+        message=pl.when(pl.col("message").is_not_null() & ~foreign.fill_null(False)).then("message").otherwise(bare),
+        process=pl.coalesce(pl.col("_proc"), pl.col("process")),
+    ).drop("_p", "_head", "_proc")
+
+
+def _keys(hit: pl.DataFrame, patterns: dict[str, str]) -> pl.DataFrame:
+    base = hit.select("line", "offset", "stamp", "inner", "stream", "process", hash=pl.col("message").hash())
+    columns = [pl.col("message").str.extract(pattern, 1).alias(f"_{name}") for name, pattern in patterns.items()]
+    return pl.concat([base, hit.select(columns)], how="horizontal")
+
+
+def _numbers(frame: pl.DataFrame, ints: tuple[str, ...], floats: tuple[str, ...]) -> pl.DataFrame:
+    """Cast the text columns `_x` to numbers `x`; `nan` and what does not fit become null."""
+    return frame.with_columns(
+        *(pl.col(f"_{c}").cast(pl.Int64, strict=False).alias(c) for c in ints),
+        *(pl.col(f"_{c}").cast(pl.Float64, strict=False).fill_nan(None).alias(c) for c in floats),
+    ).drop([f"_{c}" for c in (*ints, *floats)])
+
+
+def _keep(surface: str, frame: pl.DataFrame, needed: tuple[str, ...], parsed: Parsed) -> None:
+    """Rows whose needed counts are all there are kept even if their tail is cut; the others are refused."""
+    whole = pl.all_horizontal([pl.col(c).is_not_null() for c in needed])
+    for row in frame.filter(~whole).select("line", "offset", *needed).iter_rows(named=True):
+        lost = ", ".join(c for c in needed if row[c] is None)
+        parsed.rejects.append(Reject(row["line"], f"incomplete line: no {lost}", surface, row["offset"]))
+    good = frame.filter(whole)
+    parsed.add(surface, good)
+    parsed.claimed += good.height
+
+
+def _v1(surface: str, hit: pl.DataFrame, parsed: Parsed) -> None:
+    frame = _numbers(_keys(hit, _V1_KEYS), ("accepted", "drafted"), ("rate", "mal", "accepted_tput", "drafted_tput"))
+    frame = frame.with_columns(
+        rates=pl.col("_per_pos").str.strip_chars(", ").str.split(", ").cast(pl.List(pl.Float64), strict=False)
+    ).drop("_per_pos")
+    _keep(surface, frame, ("accepted", "drafted"), parsed)
+
+
+def _speculative(surface: str, hit: pl.DataFrame, parsed: Parsed) -> None:
+    """V0's cumulative line; or the wording of a few weeks in April 2025 (vllm#15902), per interval like V1's."""
+    frame = _numbers(_keys(hit, _V0_KEYS), ("k", "matched", "drafted", "emitted"), ())
+    early = pl.col("k").is_null() & pl.col("emitted").is_null() & pl.col("matched").is_not_null()
+    v1 = frame.filter(early)
+    if v1.height:
+        v1 = v1.select("line", "offset", "stamp", "inner", "stream", "process", "hash", "drafted", accepted="matched")
+        empty = {c: pl.Float64 for c in ("rate", "mal", "accepted_tput", "drafted_tput")}
+        v1 = v1.with_columns(*(pl.lit(None, t).alias(c) for c, t in empty.items()), rates=pl.lit(None, pl.List(pl.Float64)))
+        _keep("vllm.v1_line", v1, ("accepted", "drafted"), parsed)
+    _keep(surface, frame.filter(~early), ("k", "matched", "drafted", "emitted"), parsed)
+
+
+def _stage(surface: str, hit: pl.DataFrame, parsed: Parsed) -> None:
+    names = tuple(_STAGE_KEYS)
+    _keep(surface, _numbers(_keys(hit, _STAGE_KEYS), (), names), names, parsed)
+
+
+def _engine(surface: str, hit: pl.DataFrame, parsed: Parsed) -> None:
+    frame = _numbers(_keys(hit, _ENGINE_KEYS), ("engine", "running", "waiting"), ("prompt_tput", "generation_tput", "kv"))
+    _keep(surface, frame, ("generation_tput",), parsed)
+
+
+def _iteration(surface: str, hit: pl.DataFrame, parsed: Parsed) -> None:
+    names = ("engine", "iteration", "context_requests", "context_tokens", "requests", "tokens")
+    groups = hit.select(pl.col("message").str.extract_groups(_ITERATION).alias("_g")).unnest("_g")
+    base = hit.select("line", "offset", "stamp", "inner", "stream", "process", hash=pl.col("message").hash())
+    frame = pl.concat([base, groups.rename(lambda c: f"_{c}")], how="horizontal")
+    frame = frame.filter(pl.col("_dummy").is_null()).drop("_dummy")  # DP dummy steps do no request's work
+    _keep(surface, _numbers(frame, names, ("elapsed_ms",)), ("iteration", "requests", "tokens", "elapsed_ms"), parsed)
+
+
+def _request(surface: str, hit: pl.DataFrame, parsed: Parsed) -> None:
+    """The id and the sampling parameters. Prompts (logged up to 0.11.0) end here."""
+    # Tokenize and pooling calls sample nothing: `params: None`, `params: PoolingParams(…)`.
+    hit = hit.filter(pl.col("message").str.contains("SamplingParams", literal=True) | ~pl.col("message").str.contains(r"params: \w+"))
+    groups = hit.select(pl.col("message").str.extract_groups(_REQUEST).alias("_g")).unnest("_g")
+    base = hit.select("line", "offset", "stamp", "inner", "stream", "process", hash=pl.col("message").hash())
+    params = pl.col("params")
+    frame = pl.concat([base, groups], how="horizontal").with_columns(
+        temperature=params.str.extract(rf"\btemperature=({_NUM})", 1).cast(pl.Float64, strict=False).fill_nan(None),
+        top_p=params.str.extract(rf"\btop_p=({_NUM})", 1).cast(pl.Float64, strict=False).fill_nan(None),
+    )
+    _keep(surface, frame.drop("params"), ("request_id",), parsed)
+
+
+def _start(surface: str, hit: pl.DataFrame, parsed: Parsed) -> None:
+    groups = hit.select(pl.col("message").str.extract_groups(_START).alias("_g"), "message").unnest("_g")
+    base = hit.select("line", "offset", "stamp", "inner", "stream", "process", hash=pl.col("message").hash())
+    frame = pl.concat([base, groups], how="horizontal")
+    _keep(surface, frame.filter(pl.col("message").str.contains(_START)), ("message",), parsed)
+
+
+_SURFACES = (
+    ("vllm.v1_line", r"^SpecDecoding metrics: ", _v1),
+    ("vllm.v0_line", r"^Speculative metrics: ", _speculative),
+    ("vllm.stage_times", r"^SpecDecodeWorker stage times: ", _stage),
+    ("vllm.engine_line", r"^(?:Engine \d+: |\d+ Engines Aggregated: )?Avg prompt throughput: ", _engine),
+    ("vllm.iteration_line", r"^(?:Engine \d+: )?Iteration\(", _iteration),
+    ("vllm.request_line", r"^Received request ", _request),
+    ("vllm.start", r"^(?:Initializing an? |non-default args: |vLLM API server version )", _start),
+)

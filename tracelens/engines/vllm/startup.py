@@ -1,0 +1,112 @@
+"""vLLM's start-up lines: version, model, drafter, method, K, parallelism, simulated acceptance."""
+
+from __future__ import annotations
+
+import polars as pl
+
+# The settings are a Python repr: `key='text'`, `key=1` (engine config) or `'key': 'text'` (non-default args).
+_TEXT = r"""['"]?\b{key}['"]?\s*[=:]\s*\[?['"]([^'"]*)['"]"""
+_INT = r"""['"]?\b{key}['"]?\s*[=:]\s*(\d+)"""
+# The speculative config's own part, so that its `model` and `method` are not the target's. "draft_model='[ngram]'"
+# named the method up to 0.7.
+_SPEC = r"speculative_config['\"]?\s*[=:]\s*(?:SpeculativeConfig\(([^)]*)\)|\{([^}]*)\})"
+_OFF = r"speculative_config['\"]?\s*[=:]\s*None"
+
+
+def _text(key: str, source: pl.Expr) -> pl.Expr:
+    return source.str.extract(_TEXT.format(key=key), 1)
+
+
+def _int(key: str, source: pl.Expr) -> pl.Expr:
+    return source.str.extract(_INT.format(key=key), 1).cast(pl.Int64, strict=False)
+
+
+def _leaf(path: pl.Expr) -> pl.Expr:
+    """A model's name without the folder it was loaded from: paths of a machine stay out of the lake."""
+    return pl.when(path.str.contains(r"^(?:[/\\~.]|[A-Za-z]:)")).then(path.str.extract(r"([^/\\]+)[/\\]*$", 1)).otherwise(path)
+
+
+def runs(starts: pl.DataFrame, stamps: pl.DataFrame) -> pl.DataFrame:
+    """One row a start: consecutive start-up lines of one stream are one start until one of their kinds repeats.
+
+    Args:
+        starts: the `vllm.start` frame (message, era, version, api, stream, line).
+        stamps: `ts` of each of its rows.
+
+    Returns:
+        Columns of the canonical table `runs` that are known, `run_key` (1, 2, …), `first_line` and `stream`.
+    """
+    message = pl.col("message")
+    spec = pl.coalesce(message.str.extract(_SPEC, 1), message.str.extract(_SPEC, 2))
+    kind = (
+        pl.when(message.str.starts_with("vLLM API server"))
+        .then(0)
+        .when(message.str.starts_with("non-default"))
+        .then(1)
+        .otherwise(2)
+    )
+    rest = message.str.replace(_SPEC, "")
+    rows = starts.with_columns(ts=stamps["ts"], spec=spec, kind=kind, rest=rest)
+    legacy = pl.col("spec").str.extract(r"draft_model='\[(\w+)\]'", 1)
+    rows = rows.select(
+        "line",
+        "stream",
+        "kind",
+        "ts",
+        engine_version=pl.coalesce("version", "api"),
+        engine_era=pl.col("era").str.to_lowercase(),
+        model=_leaf(pl.coalesce(_text("served_model_name", pl.col("rest")), _text("model", pl.col("rest")))),
+        method=pl.coalesce(_text("method", pl.col("spec")), legacy),
+        draft_model=_leaf(
+            pl.when(legacy.is_null()).then(pl.coalesce(_text("draft_model", pl.col("spec")), _text("model", pl.col("spec"))))
+        ),
+        num_speculative_tokens=pl.coalesce(
+            _int("num_spec_tokens", pl.col("spec")), _int("num_speculative_tokens", pl.col("spec"))
+        ),
+        tensor_parallel=_int("tensor_parallel_size", pl.col("rest")),
+        data_parallel=_int("data_parallel_size", pl.col("rest")),
+        max_num_seqs=_int("max_num_seqs", pl.col("rest")),
+        off=pl.col("message").str.contains(_OFF),
+        speculative=pl.col("spec").is_not_null(),
+        # From 0.20 acceptance can be simulated: `rejection_sample_method: synthetic`.
+        forced_acceptance=pl.col("spec").str.contains(r"synthetic"),
+        dynamic_k=pl.col("spec").str.contains("num_speculative_tokens_per_batch_size"),
+        parallel_drafting=pl.col("spec").str.contains(r"parallel_drafting['\"]?\s*[=:]\s*True"),
+    )
+    key = _start_number(rows)
+    first = [pl.col(c).drop_nulls().first() for c in ("engine_version", "engine_era", "model", "method", "draft_model")]
+    first += [pl.col(c).drop_nulls().first() for c in ("num_speculative_tokens", "tensor_parallel", "data_parallel", "max_num_seqs")]
+    out = (
+        rows.with_columns(run_key=key)
+        .group_by("run_key", maintain_order=True)
+        .agg(
+            pl.col("line").min().alias("first_line"),
+            pl.col("stream").first(),
+            pl.col("ts").min().alias("started"),
+            *first,
+            pl.col("forced_acceptance", "off", "speculative", "dynamic_k", "parallel_drafting").any(),
+        )
+    )
+    return out.with_columns(
+        role=pl.when("speculative").then(pl.lit("speculative")).when("off").then(pl.lit("baseline")),
+        # A release before 0.7 knows V0 only and does not say so.
+        engine_era=pl.coalesce("engine_era", pl.when(pl.col("engine_version").str.contains(r"^0\.[0-6]\.")).then(pl.lit("v0"))),
+        config=pl.concat_list(
+            pl.struct(key=pl.lit("dynamic_k"), value=pl.when("dynamic_k").then(pl.lit("true"))),
+            pl.struct(key=pl.lit("parallel_drafting"), value=pl.when("parallel_drafting").then(pl.lit("true"))),
+        ).list.filter(pl.element().struct.field("value").is_not_null()),
+    ).drop("off", "speculative", "dynamic_k", "parallel_drafting")
+
+
+def _start_number(rows: pl.DataFrame) -> pl.Series:
+    """Number of the start each line belongs to: a kind that repeats within a stream opens the next one."""
+    seen: dict[str | None, set[int]] = {}
+    number: dict[str | None, int] = {}
+    out: list[int] = []
+    for stream, kind in rows.select("stream", "kind").iter_rows():  # a handful of rows a start
+        if kind in seen.get(stream, set()) or stream not in seen:
+            seen[stream] = set()
+            number[stream] = max(number.values(), default=0) + 1
+        seen[stream].add(kind)
+        out.append(number[stream])
+    return pl.Series("run_key", out, dtype=pl.Int64)

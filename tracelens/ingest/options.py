@@ -1,0 +1,57 @@
+"""What an ingest is told, and what it answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class IngestOptions:
+    """Options of `tracelens ingest`; see the command's help."""
+
+    run: str | None = None
+    role: str | None = None
+    engine: str = "auto"
+    tz: str | None = None
+    year: int | None = None
+    labels: Path | None = None
+    rules: Path | None = None
+    sets: Mapping[str, str] = field(default_factory=dict)
+    jobs: int | None = None
+    strict: bool = False
+    redact_ids: bool = False
+
+
+@dataclass(slots=True)
+class Staged:
+    """One source, read and written to the staging area: what the ledger and the summary need."""
+
+    name: str
+    folder_key: str
+    entry: dict[str, Any] | None
+    grown_from: tuple[str, ...] = ()
+    reasons: Counter[str] = field(default_factory=Counter)
+    first_rejects: list[tuple[int, str]] = field(default_factory=list)
+    started_runs: dict[str, list[str]] = field(default_factory=dict)
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The answer of `tracelens ingest`."""
+
+    sources: int
+    skipped: int
+    rows: Mapping[str, int]
+    rejects: int
+    unrecognised: int
+    surfaces: Mapping[str, int]
+    reasons: Mapping[str, int]
+    notes: tuple[tuple[str, str], ...]
+    examples: tuple[str, ...]
+    bytes: int
+    seconds: float

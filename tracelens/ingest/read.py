@@ -1,0 +1,205 @@
+"""One source: its bytes to what the engines found in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tracelens.engines.base import Engine, JsonRecord, Parsed, Reject
+from tracelens.sources.discover import SourceFile
+from tracelens.sources.lines import LineFinder
+from tracelens.sources.stream import Block, BlockStream
+
+if TYPE_CHECKING:
+    import polars as pl
+
+# A pretty-printed document or an array has no lines to cut at: it is read whole, up to this size.
+DOCUMENT_LIMIT = 256 << 20
+
+
+@dataclass(slots=True)
+class Reading:
+    """What one source holds: frames by engine, refusals, and the figures of the ledger."""
+
+    sha256: str
+    bytes: int
+    lines: int
+    encoding: str
+    compression: str
+    envelopes: tuple[str, ...]
+    binary: bool
+    prefixes: dict[int, str]
+    parsed: dict[str, Parsed] = field(default_factory=dict)
+    rejects: list[Reject] = field(default_factory=list)
+
+    @property
+    def claimed(self) -> int:
+        """Lines (or elements) that some engine took."""
+        return sum(p.claimed for p in self.parsed.values())
+
+
+def read(
+    file: SourceFile,
+    engines: Sequence[Engine],
+    *,
+    checkpoints: Sequence[int] = (),
+    progress: Callable[[int], None] | None = None,
+) -> Reading:
+    """Read one source through, with memory bounded by a block and by what the engines keep.
+
+    Args:
+        file: the source.
+        engines: readers, in the order in which JSON records are offered.
+        checkpoints: sizes (bytes) at which the digest of the beginning is wanted.
+        progress: called with the number of bytes read since the last call.
+    """
+    parsed = {engine.name: Parsed() for engine in engines}
+    rejects: list[Reject] = []
+    finder = LineFinder([n for e in engines for n in (*e.needles, *e.json_keys)])
+    with BlockStream(file, checkpoints=checkpoints) as stream:
+        document = _Document()
+        for block in stream:
+            if document.takes(block):
+                continue
+            for held in document.release():
+                _block(finder.find(held), engines, parsed, rejects)
+            _block(finder.find(block), engines, parsed, rejects)
+            if progress is not None:
+                progress(len(block.data))
+        if not document.finish(engines, parsed):
+            for held in document.release():
+                _block(finder.find(held), engines, parsed, rejects)
+        _block(finder.finish(), engines, parsed, rejects)
+        rejects += [*stream.problems, *finder.problems]
+        return Reading(
+            stream.sha256, stream.bytes, stream.lines, stream.encoding, stream.compression, tuple(sorted(finder.envelopes)),
+            stream.binary, dict(stream.prefix_sha256), parsed, rejects,
+        )  # fmt: skip
+
+
+def _block(frame: pl.DataFrame, engines: Sequence[Engine], parsed: dict[str, Parsed], rejects: list[Reject]) -> None:
+    """Hand the lines of a block to the engines: text to all whose needles are in it, JSON to the first that claims it."""
+    if not frame.height:
+        return
+    import polars as pl
+
+    json = frame["text"].str.contains(r"^\s*(?:data:\s*)?\{")  # server-sent events put `data: ` before an object
+    text = frame.filter(~json)
+    if text.height:
+        for engine in engines:
+            if engine.needles:
+                wanted = text.filter(pl.col("text").str.contains_any([n.decode() for n in engine.needles]))
+                if wanted.height:
+                    parsed[engine.name].merge(engine.lines(wanted))
+    if text.height < frame.height:
+        _records(_decoded(frame.filter(json), rejects), engines, parsed)
+
+
+def _decoded(frame: pl.DataFrame, rejects: list[Reject]) -> list[JsonRecord]:
+    import msgspec
+
+    decode = msgspec.json.Decoder().decode
+    records: list[JsonRecord] = []
+    for line, offset, text, stamp, stream in frame.select("line", "offset", "text", "stamp", "stream").iter_rows():
+        try:
+            value = decode(text[text.index("{") :])
+        except (msgspec.DecodeError, RecursionError) as error:
+            rejects.append(Reject(line, f"broken JSON: {_plain(error)}", None, offset))
+            continue
+        records.append(JsonRecord(line, offset, stamp, stream, value))
+    return records
+
+
+def _plain(error: BaseException) -> str:
+    """What a JSON reader says, without anything it quotes from the record."""
+    return str(error).split("'")[0].split('"')[0][:80].strip(" :-") or type(error).__name__
+
+
+def _records(records: list[JsonRecord], engines: Sequence[Engine], parsed: dict[str, Parsed]) -> None:
+    """Offer records to one engine after the other; what one has taken is not offered again."""
+    for engine in engines:
+        if not records:
+            return
+        found = engine.records(records)
+        if not found.claimed and not found.frames and not found.rejects:
+            continue
+        parsed[engine.name].merge(found)
+        taken = {r.line for r in found.rejects}
+        for frames in found.frames.values():
+            for frame in frames:
+                taken.update(frame["line"].to_list())
+        records = [r for r in records if r.line not in taken]
+
+
+class _Document:
+    """A source that is one JSON value over several lines, or an array: held back until it is whole."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Block] = []
+        self._size = 0
+        self._open: bool | None = None  # None: not decided yet
+
+    def takes(self, block: Block) -> bool:
+        """Whether the block is held back."""
+        if self._open is None:
+            self._open = _opens_document(block.data)
+        if not self._open:
+            return False
+        if self._size + len(block.data) > DOCUMENT_LIMIT:
+            self._open = False
+            return False
+        self._blocks.append(block)
+        self._size += len(block.data)
+        return True
+
+    def release(self) -> list[Block]:
+        """What was held back and turned out to be lines."""
+        held, self._blocks = self._blocks, []
+        return held
+
+    def finish(self, engines: Sequence[Engine], parsed: dict[str, Parsed]) -> bool:
+        """Decode the whole; False when it is no document after all."""
+        if not self._open or not self._blocks:
+            return False
+        import msgspec
+
+        try:
+            value: Any = msgspec.json.decode(b"".join(b.data for b in self._blocks))
+        except (msgspec.DecodeError, RecursionError):
+            return False
+        items = value if isinstance(value, list) else [value]
+        records = [JsonRecord(i, 0, None, None, item) for i, item in enumerate(items, 1) if isinstance(item, dict)]
+        self._blocks = []
+        _records(records, engines, parsed)
+        return True
+
+
+def _opens_document(data: bytes) -> bool:
+    import msgspec
+
+    start = data.lstrip()
+    if start[:1] not in (b"{", b"["):
+        return False
+    first = start.split(b"\n", 1)[0]
+    try:
+        value = msgspec.json.decode(first)
+    except (msgspec.DecodeError, RecursionError):
+        # `{` or `[` alone, or a value that goes on in the next line; JSON lines have whole values.
+        return len(first) < len(start.rstrip()) and not _lines_follow(start)
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+
+
+def _lines_follow(data: bytes) -> bool:
+    """Whether whole JSON objects stand on the next lines: then the first line is a broken record, and no document."""
+    import msgspec
+
+    for line in data.split(b"\n", 6)[1:5]:
+        text = line.strip()
+        if text[:1] == b"{" and text[-1:] == b"}" and len(text) > 2:
+            try:
+                msgspec.json.decode(text)
+            except (msgspec.DecodeError, RecursionError):
+                continue
+            return True
+    return False

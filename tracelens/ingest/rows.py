@@ -1,0 +1,207 @@
+"""From an engine's rows to the lake's: runs, constants, labels, identities."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tracelens.engines.base import Reject, Tables
+from tracelens.errors import InputError
+from tracelens.lake.schema import FACTS, table
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tracelens.ingest.labels import Labels
+
+# Columns that a row takes from its run when it has none itself.
+_FROM_RUN = ("model", "draft_model", "method", "num_speculative_tokens", "forced_acceptance")
+# What --set may not touch: the pipeline's own columns and the measurements.
+SETTABLE = ("replica", "process", "model", "draft_model", "method", "num_speculative_tokens", "task_type", "temperature", "top_p", "forced_acceptance", "num_draft_nodes")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How the runs of a source are named."""
+
+    source_id: str
+    folder_key: str
+    run: str | None
+    role: str | None
+    adopt: Mapping[str, str]
+
+    def before_start(self, engine: str) -> str:
+        """The run of what was logged before any start: siblings of one folder and engine share it."""
+        if self.run:
+            return self.run
+        return self.adopt.get(engine) or f"{engine}-{self.folder_key[:8]}"
+
+    def started(self, engine: str, when: Any, number: int) -> str:
+        """The run that a start-up line opens."""
+        if self.run:
+            return self.run
+        stamp = when.strftime("%Y%m%dT%H%M%S") if when is not None else str(number)
+        return f"{engine}-{stamp}-{self.source_id[:6]}"
+
+
+@dataclass(slots=True)
+class Finished:
+    """Canonical rows of one source and engine, ready to be written."""
+
+    tables: dict[str, pl.DataFrame]
+    rejects: list[Reject]
+    started_runs: list[str]
+
+
+def parse_sets(sets: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Split `--set col=value` into canonical columns (typed) and labels.
+
+    Raises:
+        InputError: a value that does not fit its column, or a column that is measured.
+    """
+    columns: dict[str, Any] = {}
+    labels: dict[str, str] = {}
+    names = {c.name: c for t in FACTS for c in table(t).columns}
+    for key, value in sets.items():
+        if key in SETTABLE:
+            columns[key] = _typed(key, value, names[key].arrow)
+        elif key in names:
+            raise InputError(f"--set {key}=…: {key} is measured or the pipeline's own; settable are {', '.join(SETTABLE)}, and any new name (a label)")
+        else:
+            labels[key] = value
+    return columns, labels
+
+
+def _typed(key: str, value: str, arrow: str) -> Any:
+    try:
+        if arrow == "int32":
+            return int(value)
+        if arrow == "double":
+            return float(value)
+    except ValueError as error:
+        raise InputError(f"--set {key}={value}: {key} is a number") from error
+    if arrow == "bool":
+        if value.lower() not in ("true", "false"):
+            raise InputError(f"--set {key}={value}: {key} is true or false")
+        return value.lower() == "true"
+    return value
+
+
+def finish(engine: str, made: Tables, naming: Naming, columns: Mapping[str, Any], labels: Labels) -> Finished:
+    """Name the runs, fill what the run knows, set constants and labels, and refuse what breaks an identity."""
+    import polars as pl
+
+    out = Finished({}, list(made.rejects), [])
+    runs = _runs(engine, made.runs, naming)
+    if made.runs is not None:
+        out.started_runs = [r for r in runs["run_id"].to_list() if r]
+    for name in FACTS:
+        frame: pl.DataFrame | None = getattr(made, name)
+        if frame is None or not frame.height:
+            continue
+        frame = _with_run(engine, frame, runs, naming)
+        frame = frame.with_columns(source_id=pl.lit(naming.source_id))
+        frame = frame.with_columns(pl.lit(v).alias(c) for c, v in columns.items() if c in table(name).names)
+        frame = labels.apply(name, frame)
+        frame, refused = _checked(name, frame)
+        out.rejects += refused
+        if frame.height:
+            out.tables[name] = frame.select([c for c in table(name).names if c in frame.columns])
+    out.tables["runs"] = _run_rows(engine, runs, out.tables, naming, columns)
+    return out
+
+
+def _runs(engine: str, runs: pl.DataFrame | None, naming: Naming) -> pl.DataFrame:
+    """The starts a source tells of, with their names; `run_key` as in `Tables`."""
+    import polars as pl
+
+    types = {**table("runs").polars_schema(), "run_key": pl.Int64()}
+    if runs is None or not runs.height:
+        return pl.DataFrame(schema=types)
+    known = {c: t for c, t in types.items() if c in runs.columns}
+    frame = runs.select(list(known)).cast(known)
+    frame = frame.with_columns(*(pl.lit(None, t).alias(c) for c, t in types.items() if c not in known))
+    given = frame["run_id"].to_list()
+    names = [
+        naming.run or given[i] or naming.started(engine, when, key)
+        for i, (key, when) in enumerate(frame.select("run_key", "started").iter_rows())
+    ]
+    return frame.with_columns(run_id=pl.Series(names, dtype=pl.String)).select(list(types))
+
+
+def _with_run(engine: str, frame: pl.DataFrame, runs: pl.DataFrame, naming: Naming) -> pl.DataFrame:
+    import polars as pl
+
+    if "engine" not in frame.columns:
+        frame = frame.with_columns(engine=pl.lit(engine))
+    for column in ("run_key", "run_id", *_FROM_RUN):
+        if column not in frame.columns:
+            kind = pl.Int64() if column == "run_key" else table("rounds").polars_schema()[column]
+            frame = frame.with_columns(pl.lit(None, kind).alias(column))
+    told = runs.select("run_key", **{f"_{c}": pl.col(c) for c in ("run_id", *_FROM_RUN)})
+    frame = frame.join(told, on="run_key", how="left", maintain_order="left", nulls_equal=False)
+    given = pl.lit(naming.run) if naming.run else pl.col("run_id")
+    before = pl.col("engine").replace_strict(
+        {e: naming.before_start(e) for e in frame["engine"].unique().to_list()}, return_dtype=pl.String
+    )
+    return frame.with_columns(
+        run_id=pl.coalesce(given, "_run_id", before),
+        **{c: pl.coalesce(c, pl.col(f"_{c}").cast(frame.schema[c])) for c in _FROM_RUN},
+    ).drop("run_key", *(f"_{c}" for c in ("run_id", *_FROM_RUN)))
+
+
+def _checked(name: str, frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Reject]]:
+    """Refuse the rows that break an identity of SCHEMA.md."""
+    from tracelens.engines.generic.block import broken_identities
+
+    import polars as pl
+
+    types = table(name).polars_schema()
+    full = frame.cast({c: t for c, t in types.items() if c in frame.columns})
+    missing = [pl.lit(None, t).alias(c) for c, t in types.items() if c not in frame.columns]
+    fault = full.with_columns(missing).select(broken_identities(name, full.with_columns(missing)).alias("f"))["f"]
+    bad = fault.is_not_null()
+    if not bad.any():
+        return full, []
+    lost = full.with_columns(_fault=fault).filter(bad)
+    refused = [
+        Reject(line or 0, f"identity broken: {why}", surface)
+        for line, surface, why in lost.select("source_line", "surface", "_fault").iter_rows()
+    ]
+    return full.filter(~bad), refused
+
+
+def _run_rows(engine: str, runs: pl.DataFrame, tables: Mapping[str, pl.DataFrame], naming: Naming, columns: Mapping[str, Any]) -> pl.DataFrame:
+    """One row a run: what the start-up lines said, or else what all rows of the run agree on."""
+    import polars as pl
+
+    types = table("runs").polars_schema()
+    seen = []
+    for name, frame in tables.items():
+        end = {"rounds": "ts", "windows": "ts_end", "requests": "ts_end"}[name]
+        last = pl.col(end).max() if end in frame.columns else pl.lit(None, pl.Datetime("us"))
+        agreed = [pl.when(pl.col(c).n_unique() == 1).then(pl.col(c).first()).alias(c) for c in _FROM_RUN]
+        seen.append(frame.group_by("run_id", "engine", maintain_order=True).agg(last.alias("ended"), *agreed))
+    if not seen and not runs.height:
+        return pl.DataFrame(schema=types)
+    observed = pl.concat(seen, how="vertical_relaxed") if seen else pl.DataFrame(schema={c: types[c] for c in ("run_id", "engine", "ended", *_FROM_RUN)})
+    observed = observed.group_by("run_id", "engine", maintain_order=True).agg(
+        pl.col("ended").max(), *(pl.col(c).drop_nulls().first() for c in _FROM_RUN)
+    )
+    named = runs.drop("run_key", "ended", "engine").group_by("run_id", maintain_order=True).agg(pl.all().drop_nulls().first()) if runs.height else runs.drop("run_key", "ended", "engine")
+    rows = observed.join(named, on="run_id", how="full", coalesce=True, suffix="_told", maintain_order="left_right")
+    rows = rows.with_columns(
+        engine=pl.col("engine").fill_null(engine),
+        **{c: pl.coalesce(f"{c}_told", c) for c in _FROM_RUN},
+        role=pl.lit(naming.role) if naming.role else pl.col("role"),
+        source_id=pl.lit(naming.source_id),
+    )
+    rows = rows.with_columns(pl.lit(v).alias(c) for c, v in columns.items() if c in ("model", "draft_model", "method", "num_speculative_tokens"))
+    return rows.select([c for c in types if c in rows.columns]).cast({c: t for c, t in types.items() if c in rows.columns})
+
+
+def redacted_id(salt: str, value: str) -> str:
+    """A request id as a salted digest."""
+    return hashlib.sha256(f"{salt}{value}".encode()).hexdigest()[:20]

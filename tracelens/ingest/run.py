@@ -1,0 +1,292 @@
+"""`ingest`: sources into a lake, each once, all or nothing."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from tracelens.engines.base import Engine
+from tracelens.ingest.labels import Labels, read_labels, read_rules
+from tracelens.ingest.options import IngestOptions, Staged, Summary
+from tracelens.ingest.rows import parse_sets
+from tracelens.ingest.stage import Job, stage
+from tracelens.lake import ledger
+from tracelens.lake.store import Store, Transaction
+from tracelens.sources.discover import Skipped, SourceFile, discover
+from tracelens.sources.stream import BlockStream
+
+__all__ = ["IngestOptions", "Summary", "ingest"]
+
+# One commit for so many sources or bytes: a crash loses at most this much work.
+_BATCH_SOURCES = 256
+_BATCH_BYTES = 1 << 30
+# Below this the start of worker processes costs more than it saves.
+_PARALLEL_BYTES = 64 << 20
+
+Progress = Callable[[str, int], None]
+
+
+def ingest(paths: Sequence[str], lake: Path, options: IngestOptions, progress: Progress | None = None) -> Summary:
+    """Normalise logs into the lake.
+
+    Args:
+        paths: files, folders, patterns, or `-`.
+        lake: folder of the lake; made when it does not exist.
+        options: see `IngestOptions`.
+        progress: called with a source's name and the bytes read of it since the last call.
+
+    Raises:
+        InputError: a missing path, an unusable option or lake.
+    """
+    from tracelens.engines import load
+
+    begun = time.monotonic()
+    columns, constants = parse_sets(options.sets)
+    tools = _Tools(load(options.engine), labels_of(options, constants))
+    if options.tz is not None or options.year is not None:
+        _check_clock(options)
+    files, skipped = discover(paths)
+    store = Store(lake)
+    known = ledger.read(lake)
+    tally = _Tally(skipped)
+    sizes = tuple(sorted({*known.sizes(), *(f.size for f in files if f.size)}))
+    adopt: dict[str, dict[str, str]] = {}
+    with _workers(files, options, tools) as run:
+        for wave in _waves(files):
+            started: dict[tuple[str, str], set[str]] = {}
+            for batch in _batches(wave):
+                with store.transaction() as txn:
+                    jobs = [
+                        Job(f, options, columns, sizes, {e.sha256: e.name for e in known.entries}, adopt.get(f.folder_key, {}), txn.folder)
+                        for f in batch
+                        if not _same_as_before(f, known, tally)
+                    ]  # fmt: skip
+                    staged = list(run(jobs, progress))
+                    _commit(txn, staged, tally)
+                known = ledger.read(lake)
+                for one in staged:
+                    for engine, names in one.started_runs.items():
+                        started.setdefault((one.folder_key, engine), set()).update(names)
+            # Responses and access logs tell of no start: they belong to the one run their folder's logs tell of.
+            for (folder, engine), names in started.items():
+                if len(names) == 1:
+                    adopt.setdefault(folder, {})[engine] = next(iter(names))
+    return tally.summary(time.monotonic() - begun)
+
+
+def labels_of(options: IngestOptions, constants: Mapping[str, str]) -> Labels:
+    """The labels of an ingest: file, rules and constants."""
+    rows = read_labels(options.labels) if options.labels else None
+    return Labels(rows, read_rules(options.rules), constants)
+
+
+def _check_clock(options: IngestOptions) -> None:
+    """Refuse an unknown zone or year before anything is read."""
+    import polars as pl
+
+    from tracelens.sources.clocks import resolve
+
+    frame = pl.DataFrame({"stamp": ["2026-01-02 03:04:05"], "inner": [None]}, schema={"stamp": pl.String, "inner": pl.String})
+    resolve(frame, tz=options.tz, year=options.year, mtime=None)
+
+
+def _is_json(file: SourceFile) -> bool:
+    """Whether a source begins with a JSON value: such logs tell of no start of a server."""
+    if file.path is None:
+        return False
+    with BlockStream(file, block_bytes=1 << 16) as stream:
+        for block in stream:
+            return block.data.lstrip()[:1] in (b"{", b"[")
+    return False
+
+
+def _waves(files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
+    """Text logs first, then JSON: the start-up lines of a folder name the run of its other logs."""
+    json = [f for f in files if _is_json(f)]
+    chosen = {id(f) for f in json}
+    yield [f for f in files if id(f) not in chosen]
+    yield json
+
+
+def _batches(files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
+    batch: list[SourceFile] = []
+    size = 0
+    for file in files:
+        batch.append(file)
+        size += file.size or 0
+        if len(batch) >= _BATCH_SOURCES or size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _same_as_before(file: SourceFile, known: ledger.Ledger, tally: _Tally) -> bool:
+    """A file of a known size is hashed first: at a gigabyte a second that is far cheaper than to read it again."""
+    if file.size not in known.sizes():
+        return False
+    with BlockStream(file) as stream:
+        for _ in stream:
+            pass
+        entry = known.by_sha256().get(stream.sha256)
+    if entry is None or stream.compression != "none":
+        return False
+    tally.skip(file.name, f"already in the lake (as {entry.name})")
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Tools:
+    """What every job needs and no job changes."""
+
+    engines: Sequence[Engine]
+    labels: Labels
+
+
+Runner = Callable[[Sequence[Job], Progress | None], Iterator[Staged]]
+
+
+@contextmanager
+def _workers(files: Sequence[SourceFile], options: IngestOptions, tools: _Tools) -> Iterator[Runner]:
+    """How to stage the jobs of a batch: here, or in worker processes where that pays."""
+    jobs = options.jobs or os.cpu_count() or 1
+    total = sum(f.size or 0 for f in files)
+    if jobs == 1 or len(files) < 2 or total < _PARALLEL_BYTES or any(f.path is None for f in files):
+
+        def here(batch: Sequence[Job], progress: Progress | None) -> Iterator[Staged]:
+            for job in batch:
+                told = None if progress is None else partial(progress, job.file.name)
+                yield stage(job, tools.engines, tools.labels, told)
+
+        yield here
+        return
+    start = (options, tools.labels)
+    with ProcessPoolExecutor(min(jobs, len(files)), get_context("spawn"), _start_worker, start) as pool:
+
+        def there(batch: Sequence[Job], progress: Progress | None) -> Iterator[Staged]:
+            for job, staged in zip(batch, pool.map(_stage_in_worker, batch), strict=True):
+                if progress is not None:
+                    progress(job.file.name, job.file.size or 0)
+                yield staged
+
+        yield there
+
+
+_worker_tools: list[_Tools] = []  # set once, by the initialiser of a worker process; empty everywhere else
+
+
+def _start_worker(options: IngestOptions, labels: Labels) -> None:
+    from tracelens.engines import load
+
+    _worker_tools.append(_Tools(load(options.engine), labels))
+
+
+def _stage_in_worker(job: Job) -> Staged:
+    return stage(job, _worker_tools[0].engines, _worker_tools[0].labels)
+
+
+def _commit(txn: Transaction, staged: Sequence[Staged], tally: _Tally) -> None:
+    """Look at the ledger as it is now, drop what is there already, replace what has grown, and commit."""
+    with txn.locked():
+        known = ledger.read(txn.store.root)
+        by_sha = {e.sha256: e.name for e in known.entries}
+        rows: dict[str, dict[str, Any]] = {}
+        replaced: dict[str, ledger.Entry] = {}
+        for one in staged:
+            entry = one.entry
+            if entry is None or entry["sha256"] in by_sha:
+                why = one.note or f"already in the lake (as {by_sha[entry['sha256']]})" if entry else one.note
+                if entry is not None and entry["sha256"] in rows:
+                    rows[entry["sha256"]]["also_named"].append(one.name)
+                elif entry is not None:
+                    _drop(txn, entry["_files"])
+                tally.skip(one.name, why or "")
+                continue
+            by_sha[entry["sha256"]] = one.name
+            rows[entry["sha256"]] = entry
+            for old in known.grown_from(entry["_prefixes"]):
+                entry["replaces"].append(old.source_id)
+                replaced[old.source_id] = old
+            tally.take(one)
+        _drop_beginnings(txn, rows, tally)
+        delete: list[str] = []
+        if replaced:
+            delete += ledger.files_of(txn.store.root, tuple(replaced))
+            for number, file in enumerate(sorted({e.file for e in replaced.values()})):
+                path = txn.path(f"sources/{txn.folder.name}-{number}.parquet")
+                ledger.rewrite_without(txn.store.root, file, tuple(replaced), path)
+                delete.append(file)
+        if rows:
+            clean = [{k: v for k, v in r.items() if not k.startswith("_")} for r in rows.values()]
+            ledger.write(clean, txn.path(f"sources/{txn.folder.name}.parquet"))
+        txn.commit(delete=tuple(delete), have_lock=True)
+
+
+def _drop_beginnings(txn: Transaction, rows: dict[str, dict[str, Any]], tally: _Tally) -> None:
+    """A source of this batch that is the beginning of another one of it (a copy taken earlier) adds nothing."""
+    for sha, entry in list(rows.items()):
+        longer = next((r for r in rows.values() if r is not entry and r["_prefixes"].get(entry["bytes"]) == sha), None)
+        if longer is not None:
+            _drop(txn, entry["_files"])
+            del rows[sha]
+            longer["replaces"].append(entry["source_id"])
+            tally.untake(entry, f"the beginning of {longer['name']}")
+
+
+def _drop(txn: Transaction, files: Sequence[str]) -> None:
+    for name in files:
+        (txn.folder / name).unlink(missing_ok=True)
+
+
+class _Tally:
+    """The summary as it grows."""
+
+    def __init__(self, skipped: Sequence[Skipped]) -> None:
+        self.notes: list[tuple[str, str]] = [(s.name, s.reason) for s in skipped]
+        self.sources = 0
+        self.rows: Counter[str] = Counter()
+        self.surfaces: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+        self.examples: list[str] = []
+        self.rejects = 0
+        self.unrecognised = 0
+        self.bytes = 0
+
+    def skip(self, name: str, why: str) -> None:
+        self.notes.append((name, why))
+
+    def take(self, one: Staged) -> None:
+        assert one.entry is not None
+        self._add(one.entry, 1)
+        self.reasons.update(one.reasons)
+        self.examples += [f"{one.name}:{line}: {why}" for line, why in one.first_rejects][: max(0, 5 - len(self.examples))]
+
+    def untake(self, entry: Mapping[str, Any], why: str) -> None:
+        self._add(entry, -1)
+        self.skip(entry["name"], why)
+
+    def _add(self, entry: Mapping[str, Any], sign: int) -> None:
+        self.sources += sign
+        self.bytes += sign * entry["bytes"]
+        self.rejects += sign * entry["rejects"]
+        self.unrecognised += sign * entry["unrecognised"]
+        for table, count in entry["rows"].items():
+            self.rows[table] += sign * count
+        for surface, count in entry["surfaces"].items():
+            self.surfaces[surface] += sign * count
+
+    def summary(self, seconds: float) -> Summary:
+        return Summary(
+            self.sources, len(self.notes), {k: v for k, v in self.rows.items() if v}, self.rejects, self.unrecognised,
+            {k: v for k, v in sorted(self.surfaces.items()) if v}, dict(self.reasons.most_common()), tuple(self.notes),
+            tuple(self.examples), self.bytes, seconds,
+        )  # fmt: skip

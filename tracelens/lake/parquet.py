@@ -1,0 +1,102 @@
+"""Canonical rows to Parquet: types from `schemas/`, one folder a UTC day, zstd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracelens.lake.schema import DAY_OF, table
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+# zstd 1-3 cost the same CPU here and 9 costs half as much again for 3% (MEASURED.md, writer choices); row groups of
+# DuckDB's own size let it prune and parallelise.
+COMPRESSION = "zstd"
+LEVEL = 3
+ROW_GROUP = 122_880
+NO_DAY = "__HIVE_DEFAULT_PARTITION__"
+
+
+def write_empty(name: str, path: Path) -> None:
+    """Write the zero-row file that keeps a table's path alive in a new lake."""
+    import pyarrow as pa
+
+    _write(pa.Table.from_pylist([], schema=table(name).arrow_schema()), path)
+
+
+def write_table(name: str, frame: pl.DataFrame, place: Callable[[str], Path], stem: str) -> int:
+    """Write rows of one canonical table.
+
+    Args:
+        name: canonical table.
+        frame: any subset of its columns; missing ones become null, others are an error.
+        place: gives the path to write for a path in the lake.
+        stem: file name without suffix and number (the source).
+
+    Returns:
+        Rows written.
+    """
+    if not frame.height:
+        return 0
+    if name not in DAY_OF:
+        _write(to_arrow(name, frame), place(f"{name}/{stem}-0.parquet"))
+        return frame.height
+    import polars as pl
+
+    column = DAY_OF[name]
+    day = pl.col(column).dt.date() if column in frame.columns else pl.lit(None, pl.Date)
+    parts = frame.with_columns(_day=day).partition_by("_day", as_dict=True, include_key=False, maintain_order=True)
+    for (value,), part in parts.items():
+        folder = NO_DAY if value is None else value.isoformat()
+        _write(to_arrow(name, part), place(f"{name}/date={folder}/{stem}-0.parquet"))
+    return frame.height
+
+
+def to_arrow(name: str, frame: pl.DataFrame) -> pa.Table:
+    """Rows as an Arrow table with exactly the canonical columns and types.
+
+    Raises:
+        KeyError: a column that the table does not have.
+    """
+    import pyarrow as pa
+
+    schema = table(name).arrow_schema()
+    unknown = set(frame.columns) - set(schema.names)
+    if unknown:
+        raise KeyError(f"{name} has no column {', '.join(sorted(unknown))}")
+    types = table(name).polars_schema()
+    columns: list[pa.Array | pa.ChunkedArray] = []
+    for field in schema:
+        if field.name not in frame.columns:
+            columns.append(pa.nulls(frame.height, field.type))
+            continue
+        column = frame[field.name].cast(types[field.name]).rechunk().to_arrow()
+        columns.append(_map(column, field.type) if pa.types.is_map(field.type) else column.cast(field.type))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _map(pairs: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A list of key/value structs as an Arrow map; a null list stays null."""
+    import pyarrow as pa
+
+    pairs = pairs.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
+    items = pairs.flatten()
+    keys, values = items.field("key"), items.field("value")
+    offsets = pa.array(pairs.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)).cast(pa.int32())
+    import pyarrow.compute as pc
+
+    ends = pc.cumulative_sum(offsets)
+    starts = pa.concat_arrays([pa.array([0], pa.int32()), ends])
+    mask = pairs.is_null()
+    return pa.MapArray.from_arrays(starts, keys, values, type=kind, mask=mask) if mask.true_count else pa.MapArray.from_arrays(starts, keys, values, type=kind)
+
+
+def _write(rows: pa.Table, path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    pq.write_table(
+        rows, path, compression=COMPRESSION, compression_level=LEVEL, row_group_size=ROW_GROUP, store_schema=True, use_dictionary=True
+    )

@@ -1,0 +1,125 @@
+"""What `ingest` and `inspect` answer, as text and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from tracelens.reporters.format import visible
+
+if TYPE_CHECKING:
+    from tracelens.analysis.results import Missing
+    from tracelens.ingest.inspect import Inspection
+    from tracelens.ingest.options import Summary
+
+
+def write_json(summary: Summary, gaps: Sequence[Missing], out: TextIO) -> None:
+    """The shape of CLI.md, with the reasons beside it."""
+    document = {
+        "sources": summary.sources,
+        "skipped": summary.skipped,
+        "rows": dict(summary.rows),
+        "rejects": summary.rejects,
+        "unrecognised": summary.unrecognised,
+        "surfaces": dict(summary.surfaces),
+        "missing": [dataclasses.asdict(g) for g in gaps],
+        "reject_reasons": dict(summary.reasons),
+        "notes": [{"source": name, "note": note} for name, note in summary.notes],
+    }
+    json.dump(document, out, ensure_ascii=False)
+    out.write("\n")
+
+
+def write_text(summary: Summary, gaps: Sequence[Missing], lake: Path, out: TextIO) -> None:
+    """A summary that ends with what to do next."""
+    counts = ", ".join(
+        f"{n:,} {table}" for table, n in summary.rows.items() if table in ("rounds", "windows", "requests")
+    )
+    rate = (
+        f" ({summary.bytes / 1e6 / summary.seconds:,.0f} MB/s)" if summary.bytes > 20e6 and summary.seconds > 0 else ""
+    )
+    out.write(
+        f"{summary.sources} sources, {_size(summary.bytes)}{rate}: {counts or 'no rows'} -> {visible(str(lake))}\n"
+    )
+    for surface, n in summary.surfaces.items():
+        out.write(f"  {surface:<22} {n:>12,} records\n")
+    if summary.rejects:
+        out.write(f"{summary.rejects:,} records refused (kept in the table rejects):\n")
+        for reason, n in list(summary.reasons.items())[:5]:
+            out.write(f"  {n:>8,} x {visible(reason)}\n")
+        for example in summary.examples[:3]:
+            out.write(f"           e.g. {visible(example)}\n")
+    if summary.unrecognised and summary.surfaces:
+        out.write(f"{summary.unrecognised:,} other lines hold no record of an engine.\n")
+    for name, note in summary.notes[:10]:
+        out.write(f"skipped {visible(name)}: {visible(note)}\n")
+    if len(summary.notes) > 10:
+        out.write(f"skipped {len(summary.notes) - 10} more\n")
+    _gaps(gaps, out)
+    if summary.surfaces:
+        place = "" if lake == Path("lake") else f" --lake {visible(str(lake))}"
+        out.write(f"Next: tracelens report --by task_type{place}\n")
+
+
+def _gaps(gaps: Sequence[Missing], out: TextIO) -> None:
+    if not gaps:
+        return
+    out.write("These logs cannot give:\n")
+    for gap in gaps:
+        out.write(f"  {gap.figure}: {gap.because}\n      switch on: {gap.switch_on}\n")
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def inspection_json(found: Inspection, out: TextIO) -> None:
+    """Every figure of an inspection; times are ISO text, UTC."""
+    sources = []
+    for one in found.sources:
+        row = dataclasses.asdict(one)
+        row |= {k: row[k].isoformat() if row[k] else None for k in ("first", "last")}
+        sources.append(row)
+    document = {
+        "sources": sources,
+        "skipped": [{"source": name, "note": note} for name, note in found.skipped],
+        "surfaces": {name: {"title": title, "versions": versions} for name, (title, versions) in found.titles.items()},
+        "allowed": list(found.allowed),
+        "missing": [dataclasses.asdict(m) for m in found.missing],
+    }
+    json.dump(document, out, ensure_ascii=False)
+    out.write("\n")
+
+
+def inspection_text(found: Inspection, out: TextIO) -> None:
+    """One paragraph a source, then what the files allow together."""
+    for one in found.sources:
+        how = [w for w in (one.compression, one.encoding, *one.envelopes) if w not in ("none", "utf-8")]
+        out.write(
+            f"{visible(one.name)}: {one.note or f'{one.lines:,} lines'}{' (' + ', '.join(how) + ')' if how else ''}\n"
+        )
+        for surface, n in one.surfaces.items():
+            title, versions = found.titles[surface]
+            out.write(f"  {surface:<20} {n:>10,}  {title}; {versions}\n")
+        told = [
+            f"version {', '.join(one.versions)}" if one.versions else "",
+            f"model {', '.join(one.models[:4])}" if one.models else "",
+        ]
+        if one.first and one.last:
+            told.append(f"{one.first:%Y-%m-%d %H:%M:%S} to {one.last:%Y-%m-%d %H:%M:%S} UTC")
+        if one.rejects:
+            told.append(f"{one.rejects:,} records can't be read")
+        if any(told):
+            out.write(f"  {visible('; '.join(t for t in told if t))}\n")
+    for name, note in found.skipped:
+        out.write(f"skipped {visible(name)}: {visible(note)}\n")
+    if found.allowed:
+        out.write(f"Together they allow: {', '.join(found.allowed)}\n")
+    _gaps(found.missing, out)
