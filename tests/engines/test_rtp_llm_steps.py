@@ -96,8 +96,9 @@ def test_the_triple_of_the_old_engine(blocks: int) -> None:
     assert tables.rounds is not None
     assert tables.rounds["step_id"].n_unique() == 4
     assert tables.rounds["top_p"].to_list() == [1.0, 0.9] * 4
-    assert rows(tables.runs, "run_key", "engine_era", "num_speculative_tokens") == [(1, "sp_engine", 5)]
-    assert (rejects, tables.windows) == ([], None)
+    # No start is told: the rounds stay in the run that the access log beside them has too.
+    assert set(rows(tables.rounds, "num_speculative_tokens")) == {(5,)}
+    assert (rejects, tables.windows, tables.runs, "run_key" in tables.rounds.columns) == ([], None, None, False)
 
 
 def test_the_articles_example() -> None:
@@ -207,7 +208,7 @@ def test_mtp_executor(blocks: int) -> None:
     assert tables.rounds is not None
     assert set(tables.rounds["request_id"]) == {"3536840114397185"}
     assert not {"draft_us", "target_us"} & set(tables.rounds.columns)
-    assert rows(tables.runs, "run_key", "engine_era", "num_speculative_tokens") == [(1, "mtp_executor", 4)]
+    assert tables.runs is None
 
 
 def test_mtp_ids_batches_idle_and_unknown_k() -> None:
@@ -239,7 +240,10 @@ def test_the_configuration_dump_starts_a_run() -> None:
     tables, _ = ingest(*dump, *dump, at(1, stream(7, 4, 2)), "gen_num_per_cycle: 2", at(2, stream(7, 2, 2)))
     columns = ("run_key", "method", "num_speculative_tokens", "engine_era", "role")
     assert rows(tables.runs, *columns) == [(1, "mtp", 4, "sp_engine", "speculative"), (2, None, 2, "sp_engine", None)]
-    assert rows(tables.rounds, "run_key") == [(1,), (2,)]
+    assert rows(tables.rounds, "run_key", "num_speculative_tokens") == [(1, None), (2, None)]  # from the run
+    varied = [stream(7, propose, 1) for propose in (1, 2, 3, 0, 2)]
+    tables, _ = ingest(*(at(i, text) for i, text in enumerate(varied)))
+    assert set(rows(tables.rounds, "num_speculative_tokens")) == {(None,)}
 
 
 STEP: dict[str, Any] = {

@@ -11,59 +11,46 @@ from tracelens.engines.base import Tables
 from tracelens.engines.rtp_llm.debug import MTP, SP
 
 _ERAS = {SP: "sp_engine", MTP: "mtp_executor"}
+_SCHEMA = {
+    "run_key": pl.Int64,
+    "engine": pl.String,
+    "engine_era": pl.String,
+    "method": pl.String,
+    "num_speculative_tokens": pl.Int32,
+    "role": pl.String,
+}
 
 
 @dataclass(slots=True)
 class _Run:
     line: int
-    method: str | None = None
-    k: int | None = None
+    method: str | None
+    k: int
     era: str | None = None
 
 
 def with_runs(tables: Tables, config: Sequence[pl.DataFrame]) -> Tables:
-    """Add the run of the source and name it in the rows.
+    """Add the runs of the source, name them in the rows, and K in the rounds that do not know theirs.
 
     A configuration dump starts a run, unless it repeats the one before (every rank prints its own). Rows before the
-    first dump, or of a source without one, are of a first run when their surface tells the engine's generation.
+    first dump stay with the run that all logs of the process share: engine.log tells of no start, and its rounds
+    and the access log's requests must be of one run to be counted once.
     """
-    frames = [f for f in (tables.rounds, tables.windows) if f is not None]
-    eras = pl.concat([f.select("source_line", "surface") for f in frames]) if frames else None
-    if eras is not None:
-        eras = eras.filter(pl.col("surface").is_in(list(_ERAS))).sort("source_line")
     runs = _dumps(pl.concat(config).sort("line")) if config else []
-    if eras is not None and eras.height and (not runs or eras["source_line"][0] < runs[0].line):
-        runs.insert(0, _Run(0))
-    if not runs:
-        return tables
-    starts = [run.line for run in runs]
-    for name in ("rounds", "windows", "requests"):
+    key = _run_key([run.line for run in runs])
+    if tables.rounds is not None:
+        tables.rounds = _with_k(tables.rounds, key)
+    for name in ("rounds", "windows", "requests") if runs else ():
         frame = getattr(tables, name)
         if frame is not None:
-            setattr(tables, name, frame.with_columns(_run_key(starts)))
-    if eras is not None:
-        seen = eras.with_columns(_run_key(starts)).unique("run_key", keep="last", maintain_order=True)
-        for key, surface in seen.select("run_key", "surface").rows():
-            runs[key - 1].era = _ERAS[surface]
-    _guess_k(runs, tables.rounds)
-    tables.runs = pl.DataFrame(
-        {
-            "run_key": range(1, len(runs) + 1),
-            "engine": ["rtp-llm"] * len(runs),
-            "engine_era": [run.era for run in runs],
-            "method": [run.method for run in runs],
-            "num_speculative_tokens": [run.k for run in runs],
-            "role": ["speculative" if run.method not in (None, "none") else None for run in runs],
-        },
-        schema={
-            "run_key": pl.Int64,
-            "engine": pl.String,
-            "engine_era": pl.String,
-            "method": pl.String,
-            "num_speculative_tokens": pl.Int32,
-            "role": pl.String,
-        },
-    )
+            setattr(tables, name, frame.with_columns(key))
+    if runs:
+        _name_eras(runs, tables)
+        told = [
+            ("rtp-llm", run.era, run.method, run.k, None if run.method in (None, "none") else "speculative")
+            for run in runs
+        ]
+        tables.runs = pl.DataFrame([(i, *run) for i, run in enumerate(told, 1)], schema=_SCHEMA, orient="row")
     return tables
 
 
@@ -83,20 +70,33 @@ def _dumps(config: pl.DataFrame) -> list[_Run]:
 
 def _run_key(starts: Sequence[int]) -> pl.Expr:
     """Number of runs that have started at a line."""
-    return pl.sum_horizontal([(pl.col("source_line") >= s).cast(pl.Int64) for s in starts]).alias("run_key")
+    begun = [(pl.col("source_line") >= start).cast(pl.Int64) for start in starts]
+    return pl.sum_horizontal([pl.lit(0, pl.Int64), *begun]).alias("run_key")
 
 
-def _guess_k(runs: list[_Run], rounds: pl.DataFrame | None) -> None:
-    """K of a run without a dump: the largest draft, when most rounds that drafted have just that length.
+def _name_eras(runs: list[_Run], tables: Tables) -> None:
+    """The generation of the engine, by the lines it wrote."""
+    for frame in (tables.rounds, tables.windows):
+        if frame is not None:
+            for key, surface in frame.select("run_key", "surface").unique().sort("surface").rows():
+                if key > 0 and surface in _ERAS:
+                    runs[key - 1].era = _ERAS[surface]
 
-    `propose_token_num` is K, but for the first round after a separate prefill (1), prefill (0), and the deterministic
+
+def _with_k(rounds: pl.DataFrame, run_key: pl.Expr) -> pl.DataFrame:
+    """K of the old engine's rounds without a dump: the longest draft, where most drafts have just that length.
+
+    `propose_token_num` is K, but for prefill (0), the first round after a separate prefill (1), and the deterministic
     drafter, whose length varies.
     """
-    if rounds is None or "drafted" not in rounds.columns:
-        return
-    drafted = rounds.filter(pl.col("surface").is_in(list(_ERAS)) & (pl.col("drafted") > 0))
-    for (key,), some in drafted.group_by("run_key"):
-        run = runs[int(str(key)) - 1] if int(str(key)) > 0 else None
-        longest = some["drafted"].max()
-        if run is not None and run.k is None and isinstance(longest, int):
-            run.k = longest if (some["drafted"] == longest).sum() * 2 > some.height else None
+    if "num_speculative_tokens" not in rounds.columns:
+        rounds = rounds.with_columns(pl.lit(None, pl.Int32).alias("num_speculative_tokens"))
+    own = pl.col("surface") == SP
+    before = run_key == 0
+    drafted = pl.when(own & before & (pl.col("drafted") > 0)).then("drafted")
+    longest = drafted.max()
+    most = (drafted == longest).sum() * 2 > drafted.count()
+    unknown = own & before & most & pl.col("num_speculative_tokens").is_null()
+    return rounds.with_columns(
+        pl.when(unknown).then(longest).otherwise("num_speculative_tokens").alias("num_speculative_tokens")
+    )
