@@ -116,6 +116,15 @@ def fluent_bit(line: str) -> str:
     return json.dumps({"@timestamp": STAMP, "log": line, "kubernetes": kubernetes})
 
 
+def cloud(line: str) -> str:
+    labels = {"pod_name": "vllm-0", "container_name": "server"}
+    return json.dumps({"textPayload": line, "timestamp": STAMP, "resource": {"labels": labels}})
+
+
+def cloud_json(line: str) -> str:
+    return json.dumps({"jsonPayload": {"message": line, "process": 812}, "timestamp": STAMP})
+
+
 def ts_number(line: str) -> str:
     return json.dumps({"ts": 1776592810.061, "level": "info", "msg": line})
 
@@ -148,6 +157,8 @@ WRAPS: dict[str, tuple[Wrap, str | None, str | None, str | None, str | None]] = 
     "logcli": (logcli, "loki", STAMP, "vllm-0", None),
     "json_logging": (json_logging, "json", LOCAL, None, "APIServer 812"),
     "fluent_bit": (fluent_bit, "json", STAMP, "vllm-0/server", None),
+    "cloud": (cloud, "json", STAMP, "vllm-0/server", None),
+    "cloud_json": (cloud_json, "json>json", STAMP, None, "812"),
     "ts_number": (ts_number, "json", "1776592810.061000", None, None),
     # an outer stamp without a zone gives way to a complete one inside; otherwise the outermost stays
     "cri_json": (lambda line: cri(json_logging(line)), "cri>json", STAMP, None, "APIServer 812"),

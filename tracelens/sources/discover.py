@@ -58,7 +58,7 @@ def discover(paths: Sequence[str]) -> tuple[list[SourceFile], list[Skipped]]:
             found.add_stdin()
             continue
         for path in _expand(argument):
-            if path.is_dir():
+            if _is_folder(path):
                 found.add_folder(path)
             else:
                 found.add_file(path, path.name)
@@ -87,6 +87,13 @@ def _expand(argument: str) -> list[Path]:
 def _glob(pattern: str) -> list[Path]:
     # glob keeps the literal prefix of the pattern, so that names read as the user typed them.
     return [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a link into a folder that may not be entered
+        return False
 
 
 def _kind(mode: int) -> str:
@@ -153,7 +160,11 @@ class _Found:
         folders: set[tuple[int, int]] = set()  # a link back to a folder above would never end
         for folder, names, files in os.walk(root, onerror=refused, followlinks=True):
             here = Path(folder)
-            info = here.stat()
+            try:
+                info = here.stat()
+            except OSError as error:  # gone since it was listed
+                refused(error)
+                continue
             if (info.st_dev, info.st_ino) in folders:
                 names.clear()
                 continue

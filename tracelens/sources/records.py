@@ -43,7 +43,8 @@ def _decoder() -> Any:
         keys.append((key, Any, None))
     for key in ("values", "streams", "container_name", "service", "process", "pid", "processName"):
         keys.append((key, Any, None))
-    keys.append(("vllm_process_name", Any, None))
+    for key in ("vllm_process_name", "textPayload", "jsonPayload", "resource"):  # the last three: Google Cloud
+        keys.append((key, Any, None))
     for key in ("realtime", "pid_", "unit", "comm", "journal_container"):
         keys.append((key, Any, None))
     for key in (*_RECORD_KEYS, "request", "response"):
@@ -140,13 +141,14 @@ def _inners(record: Any, needles: Sequence[str]) -> Sequence[Inner]:
 
 
 def _message(record: Any) -> str | None:
-    for value in (record.message, record.msg, record.log):
+    for value in (record.message, record.msg, record.log, record.textPayload):
         if isinstance(value, str):
             return value
-    if isinstance(record.log, dict):  # a collector that parsed the inner record already
-        import msgspec
+    for value in (record.log, record.jsonPayload):
+        if isinstance(value, dict):  # a collector that parsed the inner record already
+            import msgspec
 
-        return msgspec.json.encode(record.log).decode()
+            return msgspec.json.encode(value).decode()
     return None
 
 
@@ -200,7 +202,11 @@ def _pushed(record: Any, needles: Sequence[str]) -> Iterator[Inner]:
 
 
 def _kubernetes(record: Any) -> str | None:
-    return _identity(record.kubernetes) if isinstance(record.kubernetes, dict) else None
+    """Pod and container as Fluent Bit, Vector or Google Cloud name them."""
+    if isinstance(record.kubernetes, dict):
+        return _identity(record.kubernetes)
+    labels = record.resource.get("labels") if isinstance(record.resource, dict) else None
+    return _identity(labels) if isinstance(labels, dict) else None
 
 
 def _identity(labels: Mapping[str, Any]) -> str | None:
