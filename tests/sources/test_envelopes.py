@@ -118,6 +118,41 @@ def test_loki_push_gives_a_row_for_each_relevant_line() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("record", "stamp", "stream", "process"),
+    [
+        ({"message": "m", "time": True, "ts": 1776592810061}, "1776592810061", None, None),
+        ({"msg": "m", "pid": 7, "container_name": "vllm"}, None, "vllm", "7"),
+        ({"log": {"message": "m"}, "kubernetes": {"labels": {}}}, None, None, None),
+        ({"line": "m", "labels": {"b": "2", "a": "1"}}, None, "a=1,b=2", None),
+        ({"line": "m", "labels": {}, "timestamp": "t"}, "t", None, None),
+        ({"MESSAGE": "m", "CONTAINER_NAME": "c", "_SYSTEMD_UNIT": "u", "_PID": "1", "_COMM": "x"}, None, "c", "x 1"),
+    ],
+)
+def test_json_keys(record: dict[str, object], stamp: str | None, stream: str | None, process: str | None) -> None:
+    data = json.dumps(record).replace('"m"', f'"{NEEDLE}"').encode()
+    assert found(data).select("text", "stamp", "stream", "process").rows() == [(NEEDLE, stamp, stream, process)]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"MESSAGE": [300, "x"], "text": NEEDLE},
+        {"MESSAGE": {"a": NEEDLE}},
+        {"streams": [1, {"values": 2}, {"values": [[1], 2, [3, 4]]}], "text": NEEDLE},
+        {"values": [["1", "irrelevant"]], "text": NEEDLE},
+    ],
+)
+def test_odd_records_are_left(record: dict[str, object]) -> None:
+    assert texts(json.dumps(record)) == [json.dumps(record)]
+
+
+def test_logcli_without_labels() -> None:
+    assert found(f"{STAMP} {{}} {NEEDLE}".encode()).select("text", "stream", "envelope").rows() == [
+        (NEEDLE, None, "loki")
+    ]
+
+
 def test_identities_of_nested_envelopes_are_joined() -> None:
     assert found(kubectl(loki(BASE[1])).encode())["stream"].to_list() == ["vllm-0/server vllm-0"]
 

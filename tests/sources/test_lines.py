@@ -119,6 +119,25 @@ def test_docker_parts(cuts: list[int], spaces: bool) -> None:
     ]
 
 
+@pytest.mark.parametrize("data", [CRI_PARTS, DOCKER_PARTS])
+def test_parts_behind_a_broken_first_line(data: bytes) -> None:
+    assert LONG in [row[2] for row in run(b"oken line\n\n" + data, [])]
+
+
+def test_a_message_whose_end_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracelens.sources.partials.MAX_GAP", 3)
+    data = part("P", f"{NEEDLE} a") + part("F", "x", "stderr") * 6 + part("F", f"{NEEDLE} b")
+    assert [row[2] for row in run(data.encode(), [])] == [f"{NEEDLE} a", f"{NEEDLE} b"]
+
+
+def test_lines_of_others_between_parts() -> None:
+    between = "\n{}\n[]\nplain " + NEEDLE + "\n"
+    got = [row[2] for row in run((part("P", LONG[:30]) + between + part("F", LONG[30:])).encode(), [])]
+    assert got == [LONG, f"plain {NEEDLE}"]
+    got = [row[2] for row in run((record(LONG[:30]) + between + record(LONG[30:] + "\n")).encode(), [])]
+    assert got == [LONG, f"plain {NEEDLE}"]
+
+
 def test_message_in_parts_that_grows_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracelens.sources.partials.MAX_MESSAGE", 100)
     finder = LineFinder([NEEDLE.encode()])

@@ -159,7 +159,6 @@ def _member(
         if decoder.needs_input:
             data = read(PIECE)
             if not data:
-                yield from _drain(decoder)
                 raise TruncatedError("truncated compressed stream: it ends before its end mark")
             kept = kept + data if kept is not None and len(kept) < KEPT else None
 
@@ -183,12 +182,3 @@ def _salvaged(decoder: _Decompressor, data: bytes, given: int, errors: tuple[typ
             yield fresh
         if decoder.eof:
             return
-
-
-def _drain(decoder: _Decompressor) -> Iterator[bytes]:
-    """What the decoder still holds when its input has ended early."""
-    while not decoder.eof and not decoder.needs_input:
-        output = decoder.decompress(b"", OUTPUT)
-        if not output:
-            return
-        yield output

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracelens.engines.base import Reject
-from tracelens.sources.partials import Joined, PartialJoiner
+from tracelens.sources.partials import Joined, PartialJoiner, first_lines
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,9 +79,9 @@ class LineFinder:
         """The needles as they may read in the block.
 
         Only JSON escapes quotes, and journald writes a message with colours as an array of byte numbers; looking
-        at the first byte spares other blocks these scans.
+        at the first lines spares other blocks these scans.
         """
-        if data[:1] != b"{":
+        if not any(line.startswith(b"{") for line in first_lines(data)):
             return self._plain
         if data.find(b'"MESSAGE"', 0, 1 << 16) < 0:
             return self._escaped

@@ -140,11 +140,17 @@ class PartialJoiner:
             joined.append(Joined(waiting.line, waiting.offset, data))
 
 
+def first_lines(data: bytes) -> list[bytes]:
+    """The first lines of a block, cut short: a file may begin inside a line or with a line of its own."""
+    return [line[:200] for line in data[: 64 << 10].split(b"\n", 8)[:8]]
+
+
 def _kind(data: bytes) -> str | None:
-    """By the first line of a block: may it hold messages in parts?"""
-    if _CRI.match(data):
+    """By the first lines of a block: may it hold messages in parts?"""
+    lines = first_lines(data)
+    if any(map(_CRI.match, lines)):
         return "cri"
-    return "docker" if _DOCKER.match(data) else None
+    return "docker" if any(map(_DOCKER.match, lines)) else None
 
 
 def _marks(kind: str | None, data: bytes) -> list[bytes]:
