@@ -20,7 +20,8 @@ def make(lake: Path) -> Path:
         folder = lake / name / ("date=__HIVE_DEFAULT_PARTITION__" if name in FACTS else "")
         folder.mkdir(parents=True, exist_ok=True)
         pq.write_table(table(name).arrow_schema().empty_table(), folder / "empty.parquet")
-    windows = [_window(i, task) for i, task in enumerate(["code", "=1+1", HOSTILE])]
+    counted = [_window(i, task) for i, task in enumerate(["code", "=1+1", HOSTILE])]
+    windows = [*counted, *(_engine_line(window) for window in counted)]
     folder = lake / "windows" / "date=2026-05-01"
     folder.mkdir()
     pq.write_table(pa.Table.from_pylist(windows, schema=table("windows").arrow_schema()), folder / "s-0.parquet")
@@ -44,3 +45,9 @@ def _window(i: int, task: str) -> dict[str, Any]:
         "accepted_per_pos": [80, 50, 30],
         "labels": [("team", "a")],
     }
+
+
+def _engine_line(window: dict[str, Any]) -> dict[str, Any]:
+    """The line that vLLM prints beside its acceptance line: it counts no draft."""
+    kept = ("run_id", "engine", "source_id", "task_type", "ts_end", "window_us")
+    return {name: window[name] for name in kept} | {"surface": "vllm.engine_line", "running": 4, "source_line": 100}

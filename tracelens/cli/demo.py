@@ -36,7 +36,7 @@ def demo(
     """
     for name, (folder, _) in SITES.items():
         _ingest(room("samples") / folder, name, lake)
-    reports = {title: _report(lake, f"{name}-k5") for name, (_, title) in SITES.items()}
+    reports = {title: _report(lake, name) for name, (_, title) in SITES.items()}
     with opened(output) as out:
         if as_json:
             from tracelens.reporters import json_
@@ -67,7 +67,10 @@ def _ingest(site: Path, name: str, lake: Path) -> None:
         ingest(logs, lake, options)
 
 
-def _report(lake: Path, run: str) -> Report:
+def _report(lake: Path, name: str) -> Report:
     from tracelens.analysis.report import ReportOptions, parse_claim, report
 
-    return report(lake, ReportOptions(by=("task_type",), runs=(run,), claim=parse_claim(CLAIM)))
+    options = ReportOptions(
+        by=("task_type",), runs=(f"{name}-k5",), baseline=f"{name}-baseline", claim=parse_claim(CLAIM)
+    )
+    return report(lake, options)

@@ -93,6 +93,16 @@ def columns(by: list[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name))
 
 
+def run_or_ms(text: str | None) -> str | float | None:
+    """The value of `--baseline`: a number is a time in ms (`21.3` or `21.3ms`), anything else the name of a run."""
+    if text is None:
+        return None
+    try:
+        return float(text.strip().removesuffix("ms"))
+    except ValueError:
+        return text
+
+
 def moment(text: str | None, option: str) -> datetime | None:
     """An ISO date or time as UTC; without a zone it is UTC; a bare date is its start, or its end for `--until`.
 

@@ -45,7 +45,7 @@ def report(
             since=opt.moment(since, "--since"),
             until=opt.moment(until, "--until"),
             runs=tuple(run),
-            baseline=baseline,
+            baseline=opt.run_or_ms(baseline),
             claim=None if claim is None else parse_claim(claim),
             near_k_delta=near_k,
         ),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tracelens.analysis.results import Missing, Report, Warning
+import re
+
+from tracelens.analysis.results import Report, Warning
 from tracelens.reporters import format as fmt
 from tracelens.reporters.tables import RHO_TEXT, Figures, k_text, rho, verdict
 
@@ -43,7 +45,9 @@ def _speed(figures: Figures) -> str:
         least = "at least " if figures.get("relative_token_time_basis") == "lower_bound" else ""
         bounds = fmt.bounds(figures, "relative_token_time", lambda v: f"{v:.2f}")
         text += f"; relative token time {least}{time:.2f} of plain decoding{' ' + bounds if bounds else ''}"
-        text += f": {_VERDICTS[verdict(figures)]}"
+    elif fmt.is_number(observed) and observed > 0:
+        text += f"; a token takes {1 / observed:.2f} of its time in plain decoding, by TPOT"
+    text += f": {_VERDICTS[verdict(figures)]}"
     return f"{text}. Baseline: {baseline(figures)}."
 
 
@@ -92,10 +96,28 @@ def rollbacks(figures: Figures) -> str:
     return "; ".join(parts)
 
 
-def missing(item: Missing) -> str:
-    """One figure that cannot be had: why, and what to switch on."""
-    way = f" → {item.switch_on}" if item.switch_on else ""
-    return fmt.visible(f"{item.figure}: {item.because}{way}")
+_PARTIAL = re.compile(r" in \d+ of \d+ strata: ")
+
+
+def missing(report: Report) -> list[str]:
+    """The figures that cannot be had: why, and what to switch on; those with one remedy stand together."""
+    remedies: dict[str, tuple[list[str], dict[str, list[str]]]] = {}
+    for item in report.coverage:
+        figures, reasons = remedies.setdefault(item.switch_on, ([], {}))
+        figures.append(item.figure)
+        # The strata that lack a figure are named once for all reasons that they share.
+        found = _PARTIAL.search(item.because)
+        because, where = (item.because[: found.start()], item.because[found.start() :]) if found else (item.because, "")
+        told = reasons.setdefault(where, [])
+        if because not in told:
+            told.append(because)
+    return [
+        fmt.visible(
+            f"{', '.join(figures)}: {'; '.join('; '.join(told) + where for where, told in reasons.items())}"
+            f"{f' → {remedy}' if remedy else ''}"
+        )
+        for remedy, (figures, reasons) in remedies.items()
+    ]
 
 
 def warning(item: Warning) -> str:

@@ -58,7 +58,7 @@ def _blocks(report: Report) -> Iterable[str]:
     yield f"**Rollbacks.** {escape(words)}." if words else ""
     yield _list(f"Warnings ({len(report.warnings)})", map(answer.warning, report.warnings), fold=False)
     title = f"What these logs cannot tell ({len(report.coverage)}), and what gives it"
-    yield _list(title, map(answer.missing, report.coverage), fold=True)
+    yield _list(title, answer.missing(report), fold=True)
 
 
 def _strata(report: Report, rows: Sequence[Stratum], columns: Sequence[Column]) -> str:

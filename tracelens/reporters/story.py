@@ -39,8 +39,8 @@ def _plan(page: Page, reports: Mapping[str, Report], claim: str) -> None:
     seen = [fmt.times(t.get("speedup_observed")) for t in totals if fmt.is_number(t.get("speedup_observed"))]
     page.say(
         (f"Planned {fmt.times(planned)}, observed {' and '.join(seen) or fmt.DASH}.", "bold"),
-        f" The plan took {claim} from an offline test; the sites below (simulated logs of vLLM and RTP-LLM, "
-        "packaged with tracelens) served real-looking traffic with it.",
+        f" The plan took {claim} from an offline test. Below is what two sites got, from their logs "
+        "(simulated, of vLLM and RTP-LLM, packaged with tracelens).",
     )
 
 
@@ -48,7 +48,7 @@ def _next(page: Page, lake: str) -> None:
     page.gap()
     page.say((f"The lake is {lake}. Try next:", "bold"))
     for command in (
-        f"tracelens report --lake {lake} --by num_speculative_tokens",
+        f"tracelens report --lake {lake} --by run_id",
         f"tracelens report --lake {lake} --by task_type,temperature_bucket --run rtp-k5 --format markdown",
         f"tracelens query alpha --lake {lake}",
         f'tracelens query "SELECT run_id, count(*) AS requests FROM requests_joined GROUP BY ALL" --lake {lake}',

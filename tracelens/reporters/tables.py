@@ -78,18 +78,23 @@ def k_text(figures: Figures) -> str:
 
 
 def verdict(figures: Figures) -> str:
-    """What the interval of the relative token time says: `pays`, `loses` or `open` (it holds 1.0, or there is none)."""
-    point = figures.get("relative_token_time")
+    """What the interval of the relative token time, or without it of the observed speedup, says.
+
+    `pays`, `loses`, or `open` where it holds 1.0, is missing, or is of a lower bound.
+    """
     low, high = figures.get("relative_token_time_low"), figures.get("relative_token_time_high")
-    if not fmt.is_number(point):
-        return fmt.DASH
-    if figures.get("relative_token_time_basis") == "lower_bound":
+    point = figures.get("relative_token_time")
+    if fmt.is_number(point) and figures.get("relative_token_time_basis") == "lower_bound":
         return "loses" if point > 1 else "open"
+    if not fmt.is_number(point):
+        if not fmt.is_number(figures.get("speedup_observed")):
+            return fmt.DASH
+        slow, fast = figures.get("speedup_observed_low"), figures.get("speedup_observed_high")
+        low = 1 / fast if fmt.is_number(fast) and fast > 0 else None
+        high = 1 / slow if fmt.is_number(slow) and slow > 0 else None
     if fmt.is_number(high) and high < 1:
         return "pays"
-    if fmt.is_number(low) and low > 1:
-        return "loses"
-    return "open"
+    return "loses" if fmt.is_number(low) and low > 1 else "open"
 
 
 _PAYS = {"pays": "yes", "loses": "no", "open": "open", fmt.DASH: fmt.DASH}
@@ -99,7 +104,12 @@ def _short(value: Any) -> str:
     return f"{value:.2f}" if fmt.is_number(value) else fmt.DASH
 
 
-REQUESTS = Column("requests", _one("requests", fmt.count), ("requests",))
+def _requests_cell(figures: Figures) -> Cell:
+    # Interval logs have rounds and no requests: their 0 means that nobody counted.
+    return fmt.count(figures.get("requests") or None), ""
+
+
+REQUESTS = Column("requests", _requests_cell, ("requests",))
 ROUNDS = Column(
     "rounds", _one("rounds", fmt.count), ("rounds",), "rounds: request-rounds that drafted at least one token"
 )
@@ -125,7 +135,6 @@ TIME = Column(
     ("relative_token_time",),
     "token time: relative_token_time C, one committed token (the target's own counted) over one plain decode step; "
     "below 1.0 speculation pays",
-    core=True,
 )
 OBSERVED = Column(
     "observed\nspeedup  [95 %]",
@@ -139,8 +148,9 @@ PLANNED = Column(
 VERDICT = Column(
     "pays?",
     lambda f: (_PAYS[verdict(f)], ""),
-    ("relative_token_time",),
-    "pays?: yes or no where the whole interval of C lies below or above 1.0, else open",
+    ("relative_token_time", "speedup_observed"),
+    "pays?: yes or no where the whole interval (of C; of the speedup where C is missing) lies on one side of 1.0, "
+    "else open",
 )
 ALPHA = Column(
     "α accepted/\ndrafted  [95 %]",
@@ -201,9 +211,8 @@ COST = Column(
     _with_bounds("round_cost", fmt.ratio, _short),
     ("round_cost",),
     "round / plain: round_cost R, the sum of the three; C = R/τ",
-    core=True,
 )
-COST_NARROW = Column(COST.head, _one("round_cost", fmt.ratio), COST.names, COST.note, core=True)
+COST_NARROW = Column(COST.head, _one("round_cost", fmt.ratio), COST.names, COST.note)
 ARTICLE = Column(
     "article",
     _one("speedup_article", fmt.times),
@@ -245,17 +254,22 @@ WIDE = (
 )
 
 
+# Columns that give others their meaning and are no answer themselves.
+_CONTEXT = (K, RHO, PLAIN, OBSERVED_SHORT, PLANNED)
+
+
 def present(table: Table, rows: tuple[Stratum, ...]) -> tuple[Column, ...]:
-    """The columns of `table` that say something: the core ones, and those with a figure in any row."""
-    shown = tuple(
-        c for c in table.columns if c.core or any(fmt.is_number(row.figures.get(n)) for row in rows for n in c.names)
-    )
-    told = any(any(_has(row.figures.get(n)) for row in rows for n in c.names) for c in shown if c not in (K, RHO))
-    return shown if told else ()
+    """The columns of `table` that say something: the core ones, and those with a figure in any row.
 
+    Empty when nothing but context would be left.
+    """
 
-def _has(value: Any) -> bool:
-    return fmt.is_number(value)
+    def told(column: Column) -> bool:
+        return any(fmt.is_number(row.figures.get(name)) for row in rows for name in column.names)
+
+    if not any(told(column) for column in table.columns if column not in _CONTEXT):
+        return ()
+    return tuple(column for column in table.columns if column.core or told(column))
 
 
 def rows_of(report: Report) -> tuple[Stratum, ...]:

@@ -129,7 +129,7 @@ class TerminalReporter:
             told.update(_table(page, table, report, told))
         _rollbacks(page, report.total)
         _positions(page, report.total)
-        _list(page, "What these logs cannot tell, and what gives it", "-", map(answer.missing, report.coverage))
+        _list(page, "What these logs cannot tell, and what gives it", "-", answer.missing(report))
         _list(page, "Warnings", "!", map(answer.warning, report.warnings), "yellow")
         page.flush()
 
