@@ -13,7 +13,7 @@
 -- Basis: the first of the ladder that the lake holds. Steps with prefill are left out.
 with setting as (
   select try_cast(getvariable('baseline_ms') as double) as ms, getvariable('baseline_run')::varchar as run
-), plain as (
+), plain as not materialized (
   select model, batch_bucket, context_bucket, run_id, unit,
          case when not coalesce(has_prefill, false) and coalesce(drafted, 0) = 0 then weight * step_ms end as step,
          case when not coalesce(has_prefill, false) and coalesce(drafted, 0) = 0 and step_ms is not null
@@ -21,7 +21,8 @@ with setting as (
          case when not coalesce(error, false) then weight * coalesce(decode_ms, tpot_ms * (output_tokens - 1), tpot_ms)
          end as decode,
          case when not coalesce(error, false) and coalesce(decode_ms, tpot_ms) is not null
-              then weight * coalesce(nullif(output_tokens - 1, 0), case when tpot_ms is not null then 1 end) end as tokens
+              then weight * coalesce(nullif(output_tokens - 1, 0), case when tpot_ms is not null then 1 end)
+         end as tokens
   from facts, setting
   where case when setting.run is null then role = 'baseline' else run_id = setting.run end
 ), cells as (
@@ -78,7 +79,8 @@ with setting as (
   from matched
   group by stratum, is_total
 ), clusters as (
-  select case when (select count(distinct run_id) from plain) >= 3 then run_id else run_id || ' ' || unit end as cluster,
+  select case when (select count(distinct run_id) from plain) >= 3 then run_id else run_id || ' ' || unit end
+           as cluster,
          sum(step) as step, sum(steps) as steps, sum(decode) as decode, sum(tokens) as tokens
   from plain
   group by cluster

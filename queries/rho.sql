@@ -13,13 +13,14 @@
 --                             clustered both by unit and by step: variance by unit + by step - by row
 --   units                     independent units with a time
 -- Basis: rounds, windows or requests: whichever grain holds the time (see facts).
-with timed as (
+with timed as not materialized (
   select stratum, run_id, unit, step_id, step_share, coalesce(has_prefill, false) as prefill, weight,
          weight * case when drafted_timed > 0 and not prefill then draft_ms end as dt,
          weight * case when drafted_timed > 0 and not prefill then drafted_timed end as dn,
          weight * case when not prefill then draft_ms end as d_all,
          -- A plain step that was timed and has no draft time had no draft phase: it counts as a step of the mean.
-         weight * case when not prefill and (draft_ms is not null or (drafted = 0 and coalesce(step_us, target_us) is not null))
+         weight * case when not prefill and (draft_ms is not null
+                                             or (drafted = 0 and coalesce(step_us, target_us) is not null))
                        then time_rounds end as d_rounds,
          weight * case when not prefill then target_ms end as v,
          weight * case when not prefill and target_ms is not null then time_rounds end as vn,
@@ -60,23 +61,28 @@ with timed as (
          count(*) filter (coalesce(dt, v, t) is not null) as units
   from sums
   group by stratum, is_total
+), rate as (
+  -- By step - by row is a sum over steps: one step in `every` estimates it, about a million rows at most.
+  select greatest(1, sum(records) // 1000000)::bigint as every from held where grain = 'round'
+), shared as (
+  select timed.*, every
+  from timed, rate
+  where step_id is not null and step_share < 1 and (every = 1 or hash(hash(run_id, step_id)) % every = 0)
 ), pieces as (
   -- Linearised ln of every ratio, by unit, by step and by row; z = y / Y - x / X. Rows alone in their step cancel.
-  select 'unit' as kind, s.stratum, s.is_total, s.dt, s.dn, s.d_all, s.d_rounds, s.v, s.vn, s.t, s.tn, s.e, s.n
+  select 'unit' as kind, s.stratum, s.is_total, 1 as every, s.dt, s.dn, s.d_all, s.d_rounds, s.v, s.vn, s.t, s.tn, s.e, s.n
   from sums s
   union all
-  select 'step' as kind, stratum, grouping(stratum) as is_total, sum(dt) as dt, sum(dn) as dn, sum(d_all) as d_all,
+  select 'step' as kind, stratum, grouping(stratum) as is_total, any_value(every) as every, sum(dt) as dt, sum(dn) as dn, sum(d_all) as d_all,
          sum(d_rounds) as d_rounds, sum(v) as v, sum(vn) as vn, sum(t) as t, sum(tn) as tn, sum(e) as e, sum(n) as n
-  from timed where step_id is not null and step_share < 1
+  from shared
   group by grouping sets ((stratum, run_id, step_id), (run_id, step_id))
   union all
-  select 'row' as kind, stratum, 0 as is_total, dt, dn, d_all, d_rounds, v, vn, t, tn, e, n
-  from timed where step_id is not null and step_share < 1
-  union all
-  select 'row' as kind, null as stratum, 1 as is_total, dt, dn, d_all, d_rounds, v, vn, t, tn, e, n
-  from timed where step_id is not null and step_share < 1
+  select 'row' as kind, case when w.is_total = 0 then stratum end as stratum, w.is_total, every, dt, dn, d_all,
+         d_rounds, v, vn, t, tn, e, n
+  from shared, (values (0), (1)) as w(is_total)
 ), linear as (
-  select p.kind, p.stratum, p.is_total,
+  select p.kind, p.stratum, p.is_total, p.every,
          coalesce(p.dt, 0) / nullif(s.dt, 0) - coalesce(p.dn, 0) / s.dn as z_d,
          coalesce(p.d_all, 0) / nullif(s.d_all, 0) - coalesce(p.d_rounds, 0) / s.d_rounds as z_draft,
          coalesce(p.v, 0) / nullif(s.v, 0) - coalesce(p.vn, 0) / s.vn as z_v,
@@ -85,10 +91,10 @@ with timed as (
   from pieces p
   join totals s on s.stratum is not distinct from p.stratum and s.is_total = p.is_total
 ), squares as (
-  select stratum, is_total, kind, sum(z_d ** 2) as draft_per_token, sum(z_draft ** 2) as draft, sum(z_v ** 2) as target,
-         sum(z_t ** 2) as step, sum((z_d - z_v) ** 2) as rho_verify, sum((z_draft - z_v) ** 2) as draft_target,
-         sum((z_t - z_v) ** 2) as step_target, sum((z_t - z_tau) ** 2) as token,
-         sum((z_t - z_v - z_tau) ** 2) as token_target
+  select stratum, is_total, kind, sum(every * z_d ** 2) as draft_per_token, sum(every * z_draft ** 2) as draft, sum(every * z_v ** 2) as target,
+         sum(every * z_t ** 2) as step, sum(every * (z_d - z_v) ** 2) as rho_verify, sum(every * (z_draft - z_v) ** 2) as draft_target,
+         sum(every * (z_t - z_v) ** 2) as step_target, sum(every * (z_t - z_tau) ** 2) as token,
+         sum(every * (z_t - z_v - z_tau) ** 2) as token_target
   from linear
   group by stratum, is_total, kind
 ), signed as (

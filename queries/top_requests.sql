@@ -17,7 +17,8 @@ with requests_of as (
   where grain <> 'window'
   group by run_id, unit
 ), worst as (
-  select *, row_number() over (order by wasted_draft_ms desc nulls last, rejected desc nulls last, run_id, unit) as place
+  select *,
+         row_number() over (order by wasted_draft_ms desc nulls last, rejected desc nulls last, run_id, unit) as place
   from requests_of
   where rounds > 0
 )

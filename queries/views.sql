@@ -27,6 +27,9 @@ create or replace macro request_key(id) as
     else id
   end;
 
+create or replace macro is_global_id(engine, id) as
+  engine <> 'llama.cpp' and (length(id) >= 5 or not regexp_full_match(id, '[0-9]+'));
+
 create or replace macro temperature_bucket_of(t) as
   case when t is null then null when t <= 0 then '0' when t <= 0.3 then '(0, 0.3]' when t <= 0.7 then '(0.3, 0.7]'
        when t <= 1 then '(0.7, 1]' else '> 1' end;
@@ -48,7 +51,8 @@ create or replace macro context_bucket_of(c) as
 
 -- What the interval of a ratio sum(y) / sum(x) needs, aggregated over independent units: m units and five sums.
 create or replace macro ratio_sums(y, x) as
-  {'m': count(*) filter (x > 0 and y is not null), 'y': sum(y) filter (x > 0), 'x': sum(x) filter (x > 0 and y is not null),
+  {'m': count(*) filter (x > 0 and y is not null), 'y': sum(y) filter (x > 0),
+   'x': sum(x) filter (x > 0 and y is not null),
    'yy': sum(y * y) filter (x > 0), 'xy': sum(x * y) filter (x > 0), 'xx': sum(x * x) filter (x > 0 and y is not null)};
 
 -- ---------------------------------------------------------------- tables
@@ -91,9 +95,9 @@ select * from read_parquet(getvariable('lake') || '/sources/**/*.parquet', union
 -- Records of several surfaces that speak of one request (access and query log; response and request line) become one
 -- row: in every column the first value that is not NULL, the record with counts first. Several records of one surface
 -- with one id (an id used twice) stay apart, and so does everything of that id. Within a run first; across runs only
--- where the id is long enough to be no counter (llama.cpp numbers its tasks from 0 in every process).
+-- where the id is no counter of one process (llama.cpp numbers its tasks from 0).
 create or replace view requests_joined as
-with keyed as (
+with keyed as not materialized (
   select *,
          case when request_id = source_id || '#' || source_line then request_id else request_key(request_id) end
            as join_key,
@@ -111,7 +115,7 @@ with keyed as (
 ), judged as (
   select *, max(same_in_run) over (partition by engine, join_key, run_id) = 1 as one_in_run,
          max(same_anywhere) over (partition by engine, join_key) = 1
-           and length(join_key) >= 5 and engine <> 'llama.cpp' as one_anywhere,
+           and is_global_id(engine, join_key) as one_anywhere,
          row_number() over (partition by engine, join_key order by preference, source_id, source_line) as place
   from crowded
 ), grouped as (
@@ -213,7 +217,7 @@ with by_run as (
   select engine, join_key, case when min(task_type) = max(task_type) then min(task_type) end as task_type,
          case when min(temperature) = max(temperature) then min(temperature) end as temperature,
          case when min(top_p) = max(top_p) then min(top_p) end as top_p
-  from by_run where length(join_key) >= 5 and engine <> 'llama.cpp'
+  from by_run where is_global_id(engine, join_key)
   group by engine, join_key
 )
 select engine, run_id, join_key, task_type, temperature, top_p from by_run
@@ -229,7 +233,13 @@ select engine, null as run_id, join_key, task_type, temperature, top_p from anyw
 -- engine time. drafted_timed = the drafted tokens that draft_us stands for. `unit` = what is independent: the request
 -- (rounds, requests) or the window. TPOT and its parts live on request rows only.
 create or replace view facts as
-with round_rows as (
+with traits as materialized (
+  select * from run_traits
+), elsewhere as materialized (
+  select * from superseded
+), labelled as materialized (
+  select * from request_traits
+), round_rows as (
   select 'round' as grain, r.run_id, r.engine, t.engine_version, r.replica, coalesce(r.model, t.model) as model,
          coalesce(r.draft_model, t.draft_model) as draft_model, coalesce(r.method, t.method) as method,
          coalesce(r.task_type, q.task_type, a.task_type) as task_type,
@@ -260,14 +270,14 @@ with round_rows as (
          case when s.steps then null else r.repack_us end as repack_us,
          case when s.steps then null else r.emit_lag_us end as emit_lag_us
   from rounds r
-  left join run_traits t on t.run_id = r.run_id
-  left join superseded s on s.grain = 'round' and s.run_id = r.run_id and s.surface = r.surface
+  left join traits t on t.run_id = r.run_id
+  left join elsewhere s on s.grain = 'round' and s.run_id = r.run_id and s.surface = r.surface
   -- The key is NULL, and the join free, for rows that know all three themselves.
-  left join request_traits q
+  left join labelled q
     on q.engine = r.engine and q.run_id = r.run_id
        and q.join_key = case when r.task_type is null or r.temperature is null or r.top_p is null
                              then request_key(r.request_id) end
-  left join request_traits a
+  left join labelled a
     on a.run_id is null and a.engine = r.engine
        and a.join_key = case when q.join_key is null
                                   and (r.task_type is null or r.temperature is null or r.top_p is null)
@@ -303,8 +313,8 @@ with round_rows as (
          case when s.targets then null else r.target_us end as target_us,
          r.prompt_tokens, r.output_tokens, r.ttft_us, r.decode_us, r.e2e_us, r.queue_us, r.tpot_us, r.preemptions
   from requests_joined r
-  left join run_traits t on t.run_id = r.run_id
-  left join superseded s on s.grain = 'request' and s.run_id = r.run_id and s.surface = r.surface
+  left join traits t on t.run_id = r.run_id
+  left join elsewhere s on s.grain = 'request' and s.run_id = r.run_id and s.surface = r.surface
 ), window_sums as (
   select *,
          case when time_basis = 'sample' then 1
@@ -352,8 +362,8 @@ with round_rows as (
          case when s.steps then null else round(r.emit_lag_us * r.spread) end::bigint as emit_lag_us,
          r.preemptions, r.generated_tokens, r.v0_matched
   from window_sums r
-  left join run_traits t on t.run_id = r.run_id
-  left join superseded s on s.grain = 'window' and s.run_id = r.run_id and s.surface = r.surface
+  left join traits t on t.run_id = r.run_id
+  left join elsewhere s on s.grain = 'window' and s.run_id = r.run_id and s.surface = r.surface
 ), all_rows as (
   select * exclude (uncounted) from round_rows
   union all by name
@@ -384,7 +394,7 @@ select * from facts where role = 'baseline';
 -- Rounds by draft length and accepted length: from rounds, and exactly from histograms and per-position counts where
 -- every round had the same draft length. `bucket` spreads the units over 4096 groups that are independent too.
 create or replace view round_shapes as
-with shaped as (
+with shaped as not materialized (
   select stratum, hash(hash(run_id, unit)) % 4096 as bucket, weight, grain, drafted, accepted, rounds,
          case when grain = 'round' then drafted else drafted // nullif(rounds, 0) end as d,
          case when grain = 'round' then null
