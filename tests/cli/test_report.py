@@ -53,6 +53,16 @@ def test_filters(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(json.loads(capsys.readouterr().out)["strata"]) == 1
 
 
+def test_nothing_selected(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", "--lake", str(lake), "--where", "task_type = 'none'"]) == 0
+    assert capsys.readouterr().out.startswith("Nothing to report")
+
+
+def test_without_groups(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", "--lake", str(lake), "--by", ""]) == 0
+    assert '""' not in capsys.readouterr().out
+
+
 def test_file_by_its_name(lake: Path, tmp_path: Path) -> None:
     path = tmp_path / "report.md"
     assert run(["report", "--lake", str(lake), "-o", str(path)]) == 0

@@ -25,9 +25,14 @@ _VERDICTS = {
 }
 
 
+_SUBSTANCE = ("rounds", "plain_steps", "accepted", "draft_accept_ratio", "tau_committed", "step_ms", "tpot_ms", "rho")
+
+
 def answer(report: Report) -> list[str]:
     """The answer: speedup and relative token time in one sentence, acceptance with K and ρ in the next."""
     total = report.total.figures
+    if not any(total.get(name) for name in _SUBSTANCE):
+        return ["Nothing to report: no record with a figure is selected; see --where, --since, --until and --run."]
     lines = [_speed(total)]
     if fmt.is_number(total.get("draft_accept_ratio")):
         lines.append(_acceptance(total))

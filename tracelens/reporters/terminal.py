@@ -192,7 +192,11 @@ def _grid(page: Page, report: Report, rows: Sequence[Stratum], columns: Sequence
     heads = list(report.by) if split else [" / ".join("K" if c == "num_speculative_tokens" else c for c in report.by)]
     for head in heads or [""]:
         grid.add_column(
-            page.text(fmt.label(head)), vertical="top", overflow="fold", min_width=8, max_width=max(20, page.width // 4)
+            page.text(fmt.label(head) if head else ""),
+            vertical="top",
+            overflow="fold",
+            min_width=8,
+            max_width=max(20, page.width // 4),
         )
     for column in columns:
         left = column is VERDICT
