@@ -42,7 +42,8 @@ with setting as (
 ), strata_rounds as (
   select stratum, is_total, sum(rounds) as rounds, sum(tokens) as tokens from mix group by stratum, is_total
 ), matched as (
-  -- From all keys to fewer; a bucket that neither side logs is no key; another model's run is no baseline, an unknown model may be the same.
+  -- From all keys to fewer; a bucket that neither side logs is no key. Another model's run is no baseline, but an
+  -- unknown model may be the same.
   select m.stratum, m.is_total,
          case when s.rounds > 0 then m.rounds else 1 end as rounds,
          case when s.tokens > 0 then m.tokens else 1 end as tokens,
@@ -105,8 +106,8 @@ with setting as (
          regr_slope(target_ms, drafted) filter (drafted > 0) as verify_slope,
          var_pop(drafted) filter (drafted > 0 and target_ms is not null) as length_spread,
          count(target_ms) filter (drafted > 0) as verify_n
-  from (select * from strata where not coalesce(has_prefill, false) and (grain = 'round' or rounds = 0 or drafted is null
-          or target_ms is not null))
+  from strata
+  where not coalesce(has_prefill, false)
   group by grouping sets ((stratum), ())
 ), own_units as (
   select stratum, grouping(stratum) as is_total, run_id, unit, sum(weight * step_ms) as step,

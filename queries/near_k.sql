@@ -42,18 +42,23 @@ with setting as (
   from shapes s
   join probabilities p on p.stratum is not distinct from s.stratum and p.is_total = s.is_total, setting
   group by s.stratum, s.is_total
+), shaped_rows as (
+  select stratum, run_id, unit, weight * rounds as n,
+         case when grain = 'round' then weight * (accepted <= delta and accepted < drafted)::integer
+              else weight * list_sum(accepted_hist[1:least(delta + 1, drafted // rounds)]) end as near,
+         weight * (rounds - full_accepts) as rolled_back
+  from strata, setting
+  where grain <> 'window' and rounds > 0 and drafted > 0 and full_accepts is not null
+), requests_by_stratum as (
+  select stratum, run_id, unit, sum(n) as n, sum(near) as near, sum(rolled_back) as rolled_back
+  from shaped_rows
+  group by stratum, run_id, unit
 ), requests_of as (
-  select stratum, grouping(stratum) as is_total, run_id, unit,
-         sum(weight * case when grain = 'round' then 1 else rounds end) as n,
-         sum(weight * case when grain = 'round' then (accepted <= delta and accepted < drafted)::integer
-                           when full_accepts is null then null
-                           else list_sum(accepted_hist[1:least(delta + 1, k)]) end) as near,
-         sum(weight * case when grain = 'round' then (accepted < drafted)::integer else rounds - full_accepts end)
-           as rolled_back
-  from (select *, drafted // nullif(rounds, 0) as k from strata
-        where grain <> 'window' and rounds > 0 and drafted > 0 and (grain = 'round' or full_accepts is not null)),
-       setting
-  group by grouping sets ((stratum, run_id, unit), (run_id, unit))
+  select *, 0 as is_total from requests_by_stratum
+  union all by name
+  select run_id, unit, sum(n) as n, sum(near) as near, sum(rolled_back) as rolled_back, 1 as is_total
+  from requests_by_stratum
+  group by run_id, unit
 ), request_shares as (
   select stratum, is_total,
          count(*) filter (near / nullif(n, 0) > threshold) / nullif(count(*), 0) as near_requests,

@@ -32,24 +32,30 @@ with timed as not materialized (
          sample_ms, rollback_ms, repack_ms, emit_lag_ms, step_ms, time_rounds, draft_ms_per_token,
          drafted_timed
   from strata
-), sums as (
-  select stratum, grouping(stratum) as is_total, run_id, unit,
+), by_stratum as (
+  select stratum, run_id, unit,
          sum(dt) as dt, sum(dn) as dn, sum(d_all) as d_all, sum(d_rounds) as d_rounds, sum(v) as v, sum(vn) as vn,
          sum(t) as t, sum(tn) as tn, sum(e) as e, sum(n) as n,
-         sum(weight * sample_ms) filter (not prefill) as sample,
-         sum(weight * time_rounds) filter (not prefill and sample_ms is not null) as sample_n,
-         sum(weight * rollback_ms) filter (not prefill) as rollback,
-         sum(weight * time_rounds) filter (not prefill and rollback_ms is not null) as rollback_n,
-         sum(weight * repack_ms) filter (not prefill) as repack,
-         sum(weight * time_rounds) filter (not prefill and repack_ms is not null) as repack_n,
-         sum(weight * emit_lag_ms) filter (not prefill) as lag,
-         sum(weight * time_rounds) filter (not prefill and emit_lag_ms is not null) as lag_n,
-         sum(weight * step_ms) filter (prefill) as prefill_t,
-         sum(weight * time_rounds) filter (prefill and step_ms is not null) as prefill_n,
+         sum(case when not prefill then weight * sample_ms end) as sample,
+         sum(case when not prefill and sample_ms is not null then weight * time_rounds end) as sample_n,
+         sum(case when not prefill then weight * rollback_ms end) as rollback,
+         sum(case when not prefill and rollback_ms is not null then weight * time_rounds end) as rollback_n,
+         sum(case when not prefill then weight * repack_ms end) as repack,
+         sum(case when not prefill and repack_ms is not null then weight * time_rounds end) as repack_n,
+         sum(case when not prefill then weight * emit_lag_ms end) as lag,
+         sum(case when not prefill and emit_lag_ms is not null then weight * time_rounds end) as lag_n,
+         sum(case when prefill then weight * step_ms end) as prefill_t,
+         sum(case when prefill and step_ms is not null then weight * time_rounds end) as prefill_n,
          sum(weight * draft_ms_per_token * coalesce(drafted_timed, 1)) as logged,
-         sum(weight * coalesce(drafted_timed, 1)) filter (draft_ms_per_token is not null) as logged_n
+         sum(case when draft_ms_per_token is not null then weight * coalesce(drafted_timed, 1) end) as logged_n
   from timed
-  group by grouping sets ((stratum, run_id, unit), (run_id, unit))
+  group by stratum, run_id, unit
+), sums as (
+  select *, 0 as is_total from by_stratum
+  union all by name
+  select run_id, unit, 1 as is_total, sum(columns(* exclude (stratum, run_id, unit)))
+  from by_stratum
+  group by run_id, unit
 ), totals as (
   select stratum, is_total, sum(dt) as dt, nullif(sum(dn), 0) as dn, sum(d_all) as d_all,
          nullif(sum(d_rounds), 0) as d_rounds, sum(v) as v, nullif(sum(vn), 0) as vn, sum(t) as t,
@@ -70,10 +76,11 @@ with timed as not materialized (
   where step_id is not null and step_share < 1 and (every = 1 or hash(hash(run_id, step_id)) % every = 0)
 ), pieces as (
   -- Linearised ln of every ratio, by unit, by step and by row; z = y / Y - x / X. Rows alone in their step cancel.
-  select 'unit' as kind, s.stratum, s.is_total, 1 as every, s.dt, s.dn, s.d_all, s.d_rounds, s.v, s.vn, s.t, s.tn, s.e, s.n
-  from sums s
+  select 'unit' as kind, stratum, is_total, 1 as every, dt, dn, d_all, d_rounds, v, vn, t, tn, e, n
+  from sums
   union all
-  select 'step' as kind, stratum, grouping(stratum) as is_total, any_value(every) as every, sum(dt) as dt, sum(dn) as dn, sum(d_all) as d_all,
+  select 'step' as kind, stratum, grouping(stratum) as is_total, any_value(every) as every, sum(dt) as dt,
+         sum(dn) as dn, sum(d_all) as d_all,
          sum(d_rounds) as d_rounds, sum(v) as v, sum(vn) as vn, sum(t) as t, sum(tn) as tn, sum(e) as e, sum(n) as n
   from shared
   group by grouping sets ((stratum, run_id, step_id), (run_id, step_id))
@@ -91,16 +98,16 @@ with timed as not materialized (
   from pieces p
   join totals s on s.stratum is not distinct from p.stratum and s.is_total = p.is_total
 ), squares as (
-  select stratum, is_total, kind, sum(every * z_d ** 2) as draft_per_token, sum(every * z_draft ** 2) as draft, sum(every * z_v ** 2) as target,
-         sum(every * z_t ** 2) as step, sum(every * (z_d - z_v) ** 2) as rho_verify, sum(every * (z_draft - z_v) ** 2) as draft_target,
-         sum(every * (z_t - z_v) ** 2) as step_target, sum(every * (z_t - z_tau) ** 2) as token,
-         sum(every * (z_t - z_v - z_tau) ** 2) as token_target
+  select stratum, is_total, kind, sum(every * z_d ** 2) as draft_per_token, sum(every * z_draft ** 2) as draft,
+         sum(every * z_v ** 2) as target, sum(every * z_t ** 2) as step, sum(every * (z_d - z_v) ** 2) as rho_verify,
+         sum(every * (z_draft - z_v) ** 2) as draft_target, sum(every * (z_t - z_v) ** 2) as step_target,
+         sum(every * (z_t - z_tau) ** 2) as token, sum(every * (z_t - z_v - z_tau) ** 2) as token_target
   from linear
   group by stratum, is_total, kind
 ), signed as (
   -- Never below what the units alone give: the two-way estimate can fall under it by chance.
-  select q.stratum, q.is_total, case kind when 'unit' then t.units / nullif(t.units - 1, 0) when 'step' then 1 else -1 end
-           as sign,
+  select q.stratum, q.is_total,
+         case kind when 'unit' then t.units / nullif(t.units - 1, 0) when 'step' then 1 else -1 end as sign,
          case when kind = 'unit' then 1 else 0 end as is_unit, q.draft_per_token, q.draft, q.target, q.step,
          q.rho_verify, q.draft_target, q.step_target, q.token, q.token_target
   from squares q

@@ -55,6 +55,9 @@ create or replace macro ratio_sums(y, x) as
    'x': sum(x) filter (x > 0 and y is not null),
    'yy': sum(y * y) filter (x > 0), 'xy': sum(x * y) filter (x > 0), 'xx': sum(x * x) filter (x > 0 and y is not null)};
 
+-- 1 where the values of a group that are not NULL are not all the same.
+create or replace macro differs(x) as (min(x) is distinct from max(x))::integer;
+
 -- ---------------------------------------------------------------- tables
 
 create or replace view rounds as
@@ -125,14 +128,8 @@ with keyed as not materialized (
   select engine, join_key, shelf,
          arg_min(columns(* exclude (engine, join_key, shelf, preference, same_in_run, same_anywhere, one_in_run,
                                     one_anywhere, place)), place),
-         (min(output_tokens) is distinct from max(output_tokens))::integer
-           + (min(rounds) is distinct from max(rounds))::integer
-           + (min(drafted) is distinct from max(drafted))::integer
-           + (min(accepted) is distinct from max(accepted))::integer
-           + (min(temperature) is distinct from max(temperature))::integer
-           + (min(top_p) is distinct from max(top_p))::integer
-           + (min(task_type) is distinct from max(task_type))::integer
-           + (min(model) is distinct from max(model))::integer as conflicts,
+         differs(output_tokens) + differs(rounds) + differs(drafted) + differs(accepted) + differs(temperature)
+           + differs(top_p) + differs(task_type) + differs(model) as conflicts,
          count(*) as records
   from grouped
   group by engine, join_key, shelf
@@ -228,10 +225,11 @@ select engine, null as run_id, join_key, task_type, temperature, top_p from anyw
 
 -- Every row of every grain, with the figures that a finer grain of its run holds set to NULL, so that sums over facts
 -- count nothing twice. Counts: rounds (with a draft), plain_steps, drafted, accepted, emitted; full_accepts = rounds
--- with accepted = drafted, where the row can tell; emitted has the plain steps' tokens, emitted_drafted has not. Times are in the request view: every request-round carries its
--- whole step, so sum(draft_us) / sum(time_rounds) is the mean per request-round, and sum(draft_us * step_share) is
--- engine time. drafted_timed = the drafted tokens that draft_us stands for. `unit` = what is independent: the request
--- (rounds, requests) or the window. TPOT and its parts live on request rows only.
+-- with accepted = drafted, where the row can tell; emitted has the plain steps' tokens, emitted_drafted has not.
+-- Times are in the request view: every request-round carries its whole step, so sum(draft_us) / sum(time_rounds) is the
+-- mean per request-round, and sum(draft_us * step_share) is engine time. drafted_timed = the drafted tokens that
+-- draft_us stands for. `unit` = what is independent: the request (rounds, requests) or the window. TPOT and its parts
+-- live on request rows only.
 create or replace view facts as
 with traits as materialized (
   select * from run_traits

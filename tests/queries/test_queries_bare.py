@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pytest
 from bare import QUERIES, bare, rows, total
@@ -37,21 +38,31 @@ def traffic(seed: int = 1) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_query_runs_on_an_empty_lake(tmp_path: Path, name: str) -> None:
-    rows(bare(write_lake(tmp_path)), name)
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> duckdb.DuckDBPyConnection:
+    return bare(write_lake(tmp_path_factory.mktemp("empty")))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_query_runs_and_has_a_header(tmp_path: Path, name: str) -> None:
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> duckdb.DuckDBPyConnection:
     lake = write_lake(
-        tmp_path,
+        tmp_path_factory.mktemp("filled"),
         rounds=traffic(),
         requests=[{"request_id": "code-1", "ts_end": DAY, "output_tokens": 10, "decode_us": 200_000}],
         sources=[{"name": "a.log", "rejects": 1}],
         rejects=[{"source_id": "src", "reason": "cut"}],
     )
-    assert rows(bare(lake), name)
+    return bare(lake)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_query_runs_on_an_empty_lake(empty: duckdb.DuckDBPyConnection, name: str) -> None:
+    rows(empty, name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_query_runs_and_has_a_header(filled: duckdb.DuckDBPyConnection, name: str) -> None:
+    assert rows(filled, name)
     text = (QUERIES / f"{name}.sql").read_text(encoding="utf-8")
     for word in ("-- Question:", "-- Inputs:", "-- Output", "-- Basis:"):
         assert word in text

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tracelens.analysis import cautions, coverage, figures
 from tracelens.analysis.claim import Claim, parse_claim
 from tracelens.analysis.results import Report, Stratum, Value
-from tracelens.analysis.selection import Selection, check_groups, define_strata, keep_small_tables
+from tracelens.analysis.selection import Selection, check_groups, define_strata, keep_small_tables, utc
 from tracelens.errors import InputError
 from tracelens.lake.connection import connect
 from tracelens.resources import room
@@ -125,7 +125,7 @@ def _check(options: ReportOptions) -> None:
         raise InputError(f"near_k_delta must be 0 or more, not {options.near_k_delta}")
     if not 0 < options.level < 1:
         raise InputError(f"the level of intervals must lie between 0 and 1, not {options.level}")
-    if options.since and options.until and options.since.replace(tzinfo=None) >= options.until.replace(tzinfo=None):
+    if options.since and options.until and utc(options.since) >= utc(options.until):
         raise InputError(f"--since {options.since} is not before --until {options.until}")
 
 

@@ -83,8 +83,7 @@ def define_strata(con: duckdb.DuckDBPyConnection, selection: Selection) -> bool:
     _check_runs(con, selection.runs)
     fields = ", ".join(f"'{name}': {name}" for name in check_groups(selection.by)) or "'all': 'all'"
     head = f"create or replace view strata as select {{{fields}}} as stratum, * from facts where "
-    _create(con, head + " and ".join([*conditions, "not coalesce(forced_acceptance, false)"]), selection.where)
-    if _any_counts(con):
+    if _try(con, head + " and ".join([*conditions, "not coalesce(forced_acceptance, false)"]), selection.where):
         return False
     con.execute(head + " and ".join(conditions))
     if _any_counts(con):
@@ -96,17 +95,18 @@ def define_strata(con: duckdb.DuckDBPyConnection, selection: Selection) -> bool:
 def _filters(selection: Selection) -> list[str]:
     parts = []
     if selection.since is not None:
-        since = _utc(selection.since)
+        since = utc(selection.since)
         parts.append(f"date >= date '{since:%Y-%m-%d}' and ts >= timestamp '{since:%Y-%m-%d %H:%M:%S.%f}'")
     if selection.until is not None:
-        until = _utc(selection.until)
+        until = utc(selection.until)
         parts.append(f"date <= date '{until:%Y-%m-%d}' and ts < timestamp '{until:%Y-%m-%d %H:%M:%S.%f}'")
     if selection.runs:
         parts.append(f"run_id in ({', '.join(_literal(run) for run in selection.runs)})")
     return parts
 
 
-def _utc(moment: datetime) -> datetime:
+def utc(moment: datetime) -> datetime:
+    """Return the moment in UTC without a zone, as the lake stores it; a moment without a zone is UTC."""
     return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
 
 
@@ -143,12 +143,16 @@ def _check_expression(con: duckdb.DuckDBPyConnection, where: str) -> None:
         raise InputError(f"--where {where!r} must be one SQL expression over the columns of facts")
 
 
-def _create(con: duckdb.DuckDBPyConnection, sql: str, where: str | None) -> None:
+def _try(con: duckdb.DuckDBPyConnection, sql: str, where: str | None) -> bool:
+    """Define strata and read a first row, where the user's expression meets the columns and then the values."""
     import duckdb
 
     try:
         con.execute(sql)
-    except (duckdb.BinderException, duckdb.ParserException, duckdb.ConversionException) as error:
+        return _any_counts(con)
+    except duckdb.Error as error:
+        if where is None:
+            raise
         reason = str(error).splitlines()[0]
         raise InputError(f"--where {where!r} does not fit the columns of facts: {reason}") from error
 
