@@ -28,12 +28,11 @@ _PREFIX = (
     r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<inner>\d\d-\d\d \d\d:\d\d:\d\d) \[?[^\]\s]+:\d+\] "
 )
 _BARE_PREFIX = _PREFIX.replace("?P<proc>", "?:").replace("?P<pid>", "?:").replace("?P<inner>", "?:")
-# What may stand before a prefix: an envelope we don't know, a progress bar. Never a quote or a brace: those open
-# text that a user wrote, and a prompt may hold a whole metrics line.
-_HEAD = r"""^[^'"`{]*?"""
+# Before a prefix may stand an envelope we don't know, a progress bar. Never a quote or a brace: those open text that a
+# user wrote, and a prompt may hold a whole metrics line.
 _SPLIT = rf"(?s)^(?P<head>.*?){_PREFIX}(?P<message>.*)$"
-# Messages that carry a user's text: nothing inside them is a record of its own.
-_USER_TEXT = r"^(?:Received request |Generated response |Request \S+ details|response_body=)"
+# What no record of its own may stand behind: a quote or a brace, and the messages that carry a user's text.
+_FOREIGN = r"""['"`{]|Received request |Generated response |Request \S+ details|response_body="""
 
 _NUM = r"(?:[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|nan)"
 _V1_KEYS = {
@@ -45,17 +44,21 @@ _V1_KEYS = {
     "drafted": r"Drafted: (\d+) tokens",
     "per_pos": rf"Per-position acceptance rate: ((?:{_NUM}(?:, )?)+)",
 }
+_COUNTED = ("accepted", "drafted")
+_COUNT_LIMIT = 2**53  # a double still holds every whole number
 _V0_KEYS = {
-    "k": r"Number of speculative tokens: (\d+)",
-    "matched": r"Number of accepted tokens: (\d+)",
+    # The mark behind each number tells that it is whole, and not the beginning of one that was cut.
+    "k": r"Number of speculative tokens: (\d+),",
+    "matched": r"Number of accepted tokens: (\d+),",
     # 0.4.2 printed the word twice: "Number of draft tokens tokens".
-    "drafted": r"Number of draft tokens(?: tokens)?: (\d+)",
-    "emitted": r"Number of emitted tokens(?: tokens)?: (\d+)",
+    "drafted": r"Number of draft tokens(?: tokens)?: (\d+),",
+    "emitted": r"Number of emitted tokens(?: tokens)?: (\d+)\.",
 }
+# Two decimals each: fewer are what a cut left.
 _STAGE_KEYS = {
-    "draft_ms_per_token": rf"average_time_per_proposal_tok_ms=({_NUM})",
-    "target_ms": rf"scoring_time_ms=({_NUM})",
-    "sample_ms": rf"verification_time_ms=({_NUM})",
+    "draft_ms_per_token": r"average_time_per_proposal_tok_ms=(\d+\.\d\d|nan)",
+    "target_ms": r"scoring_time_ms=(\d+\.\d\d|nan)",
+    "sample_ms": r"verification_time_ms=(\d+\.\d\d|nan)",
 }
 # One vocabulary of `key: value` parts since 0.4.2; parts come and go with the version, so each is looked up alone.
 _ENGINE_KEYS = {
@@ -68,11 +71,20 @@ _ENGINE_KEYS = {
 }
 _ITERATION = (
     r"^(?:Engine (?P<engine>\d+): )?Iteration\((?P<iteration>\d+)\): (?P<context_requests>\d+) context requests, "
-    r"(?P<context_tokens>\d+) context tokens, (?P<requests>\d+) generation requests, (?P<tokens>\d+) generation tokens, "
-    rf"iteration elapsed time: (?P<elapsed_ms>{_NUM}) ms(?P<dummy> \(dummy\))?"
+    r"(?P<context_tokens>\d+) context tokens, (?P<requests>\d+) generation requests, "
+    rf"(?P<tokens>\d+) generation tokens, iteration elapsed time: (?P<elapsed_ms>{_NUM}) ms(?P<dummy> \(dummy\))?"
 )
-_REQUEST = r"(?s)^Received request (?P<request_id>[^\s:]+): .*(?:sampling_params|params): SamplingParams\((?P<params>.*)"
-_START = r"^(?:Initializing an? (?:(?P<era>V\d) )?LLM engine \(v(?P<version>[^)]+)\)|vLLM API server version (?P<api>\S+)|non-default args: )"
+# A prompt (logged up to 0.11.0) is a Python repr and is stepped over as one, so that nothing in it is taken for a
+# parameter. The class behind `params:` tells calls that sample from those that pool or tokenise.
+_REPR = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None)"""
+_REQUEST = (
+    rf"(?s)^Received request (?P<request_id>\S+?): (?:prompt: {_REPR}, )?(?:sampling_)?params: "
+    r"(?P<kind>\w+)\(?(?P<params>.*)"
+)
+_START = (
+    r"^(?:Initializing an? (?:(?P<era>V\d) )?LLM engine \(v(?P<version>[^)]+)\)|"
+    r"vLLM API server version (?P<api>\S+)|non-default args: )"
+)
 
 
 def parse(frame: pl.DataFrame) -> Parsed:
@@ -93,35 +105,41 @@ def split(frame: pl.DataFrame) -> pl.DataFrame:
     with several complete prefixes. Such a line is cut at each of them, unless the text before could be a user's.
     """
     rows = _prefixed(frame)
-    message = pl.col("message")
-    several = message.str.contains(_HEAD + _BARE_PREFIX) & ~message.str.contains(_USER_TEXT)
-    pasted = rows.filter(several)
-    if pasted.height:
-        parts = (
-            pasted.select("line", "offset", "stamp", "stream", "text", process=pl.lit(None, pl.String))
-            .with_columns(pl.col("text").str.replace_all(rf"({_BARE_PREFIX})", "\x1e${1}").str.split("\x1e"))
-            .explode("text")
-            .filter(pl.col("text").str.contains(_BARE_PREFIX))
-        )
-        rows = pl.concat([rows.filter(~several), _prefixed(parts)], how="diagonal").sort("line", maintain_order=True)
-    return rows
+    again = rows["message"].str.contains(_BARE_PREFIX).fill_null(False)
+    if not again.any():
+        return rows
+    # Only what stands before any quote or user's text is looked at for more prefixes.
+    safe = pl.col("text").str.extract(rf"(?s)^(.*?)(?:{_FOREIGN}|$)", 1)
+    pasted = rows.select(safe.str.count_matches(_BARE_PREFIX) > 1).to_series() & again
+    cut = frame.filter(pasted).with_columns(_safe=safe).with_columns(
+        text=pl.concat_str(
+            pl.col("_safe").str.replace_all(rf"({_BARE_PREFIX})", "\x1e${1}"),
+            pl.col("text").str.slice(pl.col("_safe").str.len_chars()),
+        ).str.split("\x1e")
+    )  # fmt: skip
+    parts = cut.drop("_safe").explode("text").filter(pl.col("text").str.contains(_BARE_PREFIX))
+    return pl.concat([rows.filter(~pasted), _prefixed(parts)]).sort("line", maintain_order=True)
 
 
 def _prefixed(frame: pl.DataFrame) -> pl.DataFrame:
-    groups = pl.col("text").str.extract_groups(_SPLIT).alias("_p")
-    rows = frame.with_columns(groups).with_columns(
-        _head=pl.col("_p").struct.field("head"),
-        inner=pl.col("_p").struct.field("inner"),
-        _proc=pl.concat_str(pl.col("_p").struct.field("proc"), pl.col("_p").struct.field("pid"), separator=" "),
-        message=pl.col("_p").struct.field("message"),
+    if "process" not in frame.columns:
+        frame = frame.with_columns(process=pl.lit(None, pl.String))
+    groups = pl.col("text").str.extract_groups(_SPLIT).struct
+    rows = frame.with_columns(
+        _head=groups.field("head"),
+        _proc=pl.concat_str(groups.field("proc"), groups.field("pid"), separator=" "),
+        inner=groups.field("inner"),
+        message=groups.field("message"),
     )
-    foreign = pl.col("_head").str.contains(r"""['"`{]""")
+    foreign = pl.col("_head").str.contains(_FOREIGN).fill_null(False)
     # Without a prefix the record must open the line: only punctuation (quoting, Markdown) may stand before it.
     bare = pl.col("text").str.replace(r"^[^\p{L}\p{N}(]+", "")
+    own = pl.col("message").is_not_null() & ~foreign
     return rows.with_columns(
-        message=pl.when(pl.col("message").is_not_null() & ~foreign.fill_null(False)).then("message").otherwise(bare),
-        process=pl.coalesce(pl.col("_proc"), pl.col("process")),
-    ).drop("_p", "_head", "_proc")
+        inner=pl.when(own).then("inner"),
+        message=pl.when(own).then("message").otherwise(bare),
+        process=pl.coalesce(pl.when(own).then("_proc"), "process"),
+    ).drop("_head", "_proc")
 
 
 def _keys(hit: pl.DataFrame, patterns: dict[str, str]) -> pl.DataFrame:
@@ -131,9 +149,10 @@ def _keys(hit: pl.DataFrame, patterns: dict[str, str]) -> pl.DataFrame:
 
 
 def _numbers(frame: pl.DataFrame, ints: tuple[str, ...], floats: tuple[str, ...]) -> pl.DataFrame:
-    """Cast the text columns `_x` to numbers `x`; `nan` and what does not fit become null."""
+    """Cast the text columns `_x` to numbers `x`; `nan` and what no counter reaches become null."""
+    whole = {c: pl.col(f"_{c}").cast(pl.Int64, strict=False) for c in ints}
     return frame.with_columns(
-        *(pl.col(f"_{c}").cast(pl.Int64, strict=False).alias(c) for c in ints),
+        *(pl.when(number < _COUNT_LIMIT).then(number).alias(c) for c, number in whole.items()),
         *(pl.col(f"_{c}").cast(pl.Float64, strict=False).fill_nan(None).alias(c) for c in floats),
     ).drop([f"_{c}" for c in (*ints, *floats)])
 
@@ -151,10 +170,14 @@ def _keep(surface: str, frame: pl.DataFrame, needed: tuple[str, ...], parsed: Pa
 
 def _v1(surface: str, hit: pl.DataFrame, parsed: Parsed) -> None:
     frame = _numbers(_keys(hit, _V1_KEYS), ("accepted", "drafted"), ("rate", "mal", "accepted_tput", "drafted_tput"))
-    frame = frame.with_columns(
-        rates=pl.col("_per_pos").str.strip_chars(", ").str.split(", ").cast(pl.List(pl.Float64), strict=False)
-    ).drop("_per_pos")
-    _keep(surface, frame, ("accepted", "drafted"), parsed)
+    rates = pl.col("_per_pos").str.strip_chars(", ").str.split(", ")
+    # A cut tail leaves a shorter number or fewer of them: three decimals each, and their sum is the mean.
+    whole = rates.list.eval(pl.element().str.contains(r"^[01]\.\d{3}$")).list.all()
+    frame = frame.with_columns(rates=pl.when(whole).then(rates).cast(pl.List(pl.Float64), strict=False))
+    total, slack = pl.col("rates").list.sum(), 0.00501 + 0.0005 * pl.col("rates").list.len()
+    near = [(total + bonus - pl.col("mal")).abs() <= slack for bonus in (0, 1)]
+    fits = pl.any_horizontal(near).fill_null(False)
+    _keep(surface, frame.with_columns(rates=pl.when(fits).then("rates")).drop("_per_pos"), _COUNTED, parsed)
 
 
 def _speculative(surface: str, hit: pl.DataFrame, parsed: Parsed) -> None:
@@ -164,9 +187,11 @@ def _speculative(surface: str, hit: pl.DataFrame, parsed: Parsed) -> None:
     v1 = frame.filter(early)
     if v1.height:
         v1 = v1.select("line", "offset", "stamp", "inner", "stream", "process", "hash", "drafted", accepted="matched")
-        empty = {c: pl.Float64 for c in ("rate", "mal", "accepted_tput", "drafted_tput")}
-        v1 = v1.with_columns(*(pl.lit(None, t).alias(c) for c, t in empty.items()), rates=pl.lit(None, pl.List(pl.Float64)))
-        _keep("vllm.v1_line", v1, ("accepted", "drafted"), parsed)
+        empty = dict.fromkeys(("rate", "mal", "accepted_tput", "drafted_tput"), pl.Float64)
+        v1 = v1.with_columns(
+            *(pl.lit(None, t).alias(c) for c, t in empty.items()), rates=pl.lit(None, pl.List(pl.Float64))
+        )
+        _keep("vllm.v1_line", v1, _COUNTED, parsed)
     _keep(surface, frame.filter(~early), ("k", "matched", "drafted", "emitted"), parsed)
 
 
@@ -176,7 +201,9 @@ def _stage(surface: str, hit: pl.DataFrame, parsed: Parsed) -> None:
 
 
 def _engine(surface: str, hit: pl.DataFrame, parsed: Parsed) -> None:
-    frame = _numbers(_keys(hit, _ENGINE_KEYS), ("engine", "running", "waiting"), ("prompt_tput", "generation_tput", "kv"))
+    frame = _numbers(
+        _keys(hit, _ENGINE_KEYS), ("engine", "running", "waiting"), ("prompt_tput", "generation_tput", "kv")
+    )
     _keep(surface, frame, ("generation_tput",), parsed)
 
 
@@ -191,16 +218,16 @@ def _iteration(surface: str, hit: pl.DataFrame, parsed: Parsed) -> None:
 
 def _request(surface: str, hit: pl.DataFrame, parsed: Parsed) -> None:
     """The id and the sampling parameters. Prompts (logged up to 0.11.0) end here."""
-    # Tokenize and pooling calls sample nothing: `params: None`, `params: PoolingParams(…)`.
-    hit = hit.filter(pl.col("message").str.contains("SamplingParams", literal=True) | ~pl.col("message").str.contains(r"params: \w+"))
     groups = hit.select(pl.col("message").str.extract_groups(_REQUEST).alias("_g")).unnest("_g")
     base = hit.select("line", "offset", "stamp", "inner", "stream", "process", hash=pl.col("message").hash())
     params = pl.col("params")
     frame = pl.concat([base, groups], how="horizontal").with_columns(
-        temperature=params.str.extract(rf"\btemperature=({_NUM})", 1).cast(pl.Float64, strict=False).fill_nan(None),
-        top_p=params.str.extract(rf"\btop_p=({_NUM})", 1).cast(pl.Float64, strict=False).fill_nan(None),
+        temperature=params.str.extract(rf"\btemperature=({_NUM})[,)]", 1).cast(pl.Float64, strict=False).fill_nan(None),
+        top_p=params.str.extract(rf"\btop_p=({_NUM})[,)]", 1).cast(pl.Float64, strict=False).fill_nan(None),
     )
-    _keep(surface, frame.drop("params"), ("request_id",), parsed)
+    # Tokenize and pooling calls sample nothing: `params: None`, `params: PoolingParams(…)`.
+    sampled = frame.filter(pl.col("kind").eq_missing("SamplingParams") | pl.col("kind").is_null())
+    _keep(surface, sampled.drop("params", "kind"), ("request_id",), parsed)
 
 
 def _start(surface: str, hit: pl.DataFrame, parsed: Parsed) -> None:

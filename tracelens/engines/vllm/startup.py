@@ -9,8 +9,14 @@ _TEXT = r"""['"]?\b{key}['"]?\s*[=:]\s*\[?['"]([^'"]*)['"]"""
 _INT = r"""['"]?\b{key}['"]?\s*[=:]\s*(\d+)"""
 # The speculative config's own part, so that its `model` and `method` are not the target's. "draft_model='[ngram]'"
 # named the method up to 0.7.
-_SPEC = r"speculative_config['\"]?\s*[=:]\s*(?:SpeculativeConfig\(([^)]*)\)|\{([^}]*)\})"
+_SPEC = r"speculative_config['\"]?\s*[=:]\s*(?:SpeculativeConfig\(([^)]*)\)|\{((?:[^{}]|\{[^{}]*\})*)\})"
 _OFF = r"speculative_config['\"]?\s*[=:]\s*None"
+# From 0.20 acceptance can be simulated. Only these keys say so: a drafter may be called synthetic.
+_FORCED = r"""rejection_sample_method['"]?\s*[=:]\s*['"]synthetic|synthetic_acceptance_\w+['"]?\s*[=:]\s*[^\sN]"""
+# `served_model_name=tiny`: the engine's line prints it without quotes.
+_SERVED = r"\bserved_model_name=([^\s,'\"\[\]()]+)"
+# A folder of some machine, or an address: reduced to its last part.
+_PLACE = r"^(?:[/\\~.]|[A-Za-z]:|\w+://)"
 
 
 def _text(key: str, source: pl.Expr) -> pl.Expr:
@@ -18,66 +24,40 @@ def _text(key: str, source: pl.Expr) -> pl.Expr:
 
 
 def _int(key: str, source: pl.Expr) -> pl.Expr:
-    return source.str.extract(_INT.format(key=key), 1).cast(pl.Int64, strict=False)
+    return source.str.extract(_INT.format(key=key), 1).cast(pl.Int32, strict=False)
 
 
-def _leaf(path: pl.Expr) -> pl.Expr:
+def leaf(path: pl.Expr) -> pl.Expr:
     """A model's name without the folder it was loaded from: paths of a machine stay out of the lake."""
-    return pl.when(path.str.contains(r"^(?:[/\\~.]|[A-Za-z]:)")).then(path.str.extract(r"([^/\\]+)[/\\]*$", 1)).otherwise(path)
+    return pl.when(path.str.contains(_PLACE)).then(path.str.extract(r"([^/\\]+)[/\\]*$", 1)).otherwise(path)
 
 
-def runs(starts: pl.DataFrame, stamps: pl.DataFrame) -> pl.DataFrame:
+_FIRST = (
+    "engine_version",
+    "engine_era",
+    "model",
+    "method",
+    "draft_model",
+    "num_speculative_tokens",
+    "tensor_parallel",
+    "data_parallel",
+    "max_num_seqs",
+)
+
+
+def runs(starts: pl.DataFrame) -> pl.DataFrame:
     """One row a start: consecutive start-up lines of one stream are one start until one of their kinds repeats.
 
     Args:
-        starts: the `vllm.start` frame (message, era, version, api, stream, line).
-        stamps: `ts` of each of its rows.
+        starts: the `vllm.start` frame (message, era, version, api, stream, line, ts).
 
     Returns:
         Columns of the canonical table `runs` that are known, `run_key` (1, 2, …), `first_line` and `stream`.
     """
-    message = pl.col("message")
-    spec = pl.coalesce(message.str.extract(_SPEC, 1), message.str.extract(_SPEC, 2))
-    kind = (
-        pl.when(message.str.starts_with("vLLM API server"))
-        .then(0)
-        .when(message.str.starts_with("non-default"))
-        .then(1)
-        .otherwise(2)
-    )
-    rest = message.str.replace(_SPEC, "")
-    rows = starts.with_columns(ts=stamps["ts"], spec=spec, kind=kind, rest=rest)
-    legacy = pl.col("spec").str.extract(r"draft_model='\[(\w+)\]'", 1)
-    rows = rows.select(
-        "line",
-        "stream",
-        "kind",
-        "ts",
-        engine_version=pl.coalesce("version", "api"),
-        engine_era=pl.col("era").str.to_lowercase(),
-        model=_leaf(pl.coalesce(_text("served_model_name", pl.col("rest")), _text("model", pl.col("rest")))),
-        method=pl.coalesce(_text("method", pl.col("spec")), legacy),
-        draft_model=_leaf(
-            pl.when(legacy.is_null()).then(pl.coalesce(_text("draft_model", pl.col("spec")), _text("model", pl.col("spec"))))
-        ),
-        num_speculative_tokens=pl.coalesce(
-            _int("num_spec_tokens", pl.col("spec")), _int("num_speculative_tokens", pl.col("spec"))
-        ),
-        tensor_parallel=_int("tensor_parallel_size", pl.col("rest")),
-        data_parallel=_int("data_parallel_size", pl.col("rest")),
-        max_num_seqs=_int("max_num_seqs", pl.col("rest")),
-        off=pl.col("message").str.contains(_OFF),
-        speculative=pl.col("spec").is_not_null(),
-        # From 0.20 acceptance can be simulated: `rejection_sample_method: synthetic`.
-        forced_acceptance=pl.col("spec").str.contains(r"synthetic"),
-        dynamic_k=pl.col("spec").str.contains("num_speculative_tokens_per_batch_size"),
-        parallel_drafting=pl.col("spec").str.contains(r"parallel_drafting['\"]?\s*[=:]\s*True"),
-    )
-    key = _start_number(rows)
-    first = [pl.col(c).drop_nulls().first() for c in ("engine_version", "engine_era", "model", "method", "draft_model")]
-    first += [pl.col(c).drop_nulls().first() for c in ("num_speculative_tokens", "tensor_parallel", "data_parallel", "max_num_seqs")]
+    rows = _settings(starts)
+    first = [pl.col(c).drop_nulls().first() for c in _FIRST]
     out = (
-        rows.with_columns(run_key=key)
+        rows.with_columns(run_key=_start_number(rows))
         .group_by("run_key", maintain_order=True)
         .agg(
             pl.col("line").min().alias("first_line"),
@@ -90,12 +70,53 @@ def runs(starts: pl.DataFrame, stamps: pl.DataFrame) -> pl.DataFrame:
     return out.with_columns(
         role=pl.when("speculative").then(pl.lit("speculative")).when("off").then(pl.lit("baseline")),
         # A release before 0.7 knows V0 only and does not say so.
-        engine_era=pl.coalesce("engine_era", pl.when(pl.col("engine_version").str.contains(r"^0\.[0-6]\.")).then(pl.lit("v0"))),
+        engine_era=pl.coalesce(
+            "engine_era", pl.when(pl.col("engine_version").str.contains(r"^0\.[0-6]\.")).then(pl.lit("v0"))
+        ),
         config=pl.concat_list(
             pl.struct(key=pl.lit("dynamic_k"), value=pl.when("dynamic_k").then(pl.lit("true"))),
             pl.struct(key=pl.lit("parallel_drafting"), value=pl.when("parallel_drafting").then(pl.lit("true"))),
         ).list.filter(pl.element().struct.field("value").is_not_null()),
     ).drop("off", "speculative", "dynamic_k", "parallel_drafting")
+
+
+def _settings(starts: pl.DataFrame) -> pl.DataFrame:
+    """What each start-up line says."""
+    message = pl.col("message")
+    rows = starts.with_columns(
+        spec=pl.coalesce(message.str.extract(_SPEC, 1), message.str.extract(_SPEC, 2)),
+        rest=message.str.replace(_SPEC, ""),
+        kind=pl.when(message.str.starts_with("vLLM API server"))
+        .then(0)
+        .when(message.str.starts_with("non-default"))
+        .then(1)
+        .otherwise(2),
+    )
+    spec, rest = pl.col("spec"), pl.col("rest")
+    legacy = spec.str.extract(r"draft_model='\[(\w+)\]'", 1)
+    served = rest.str.extract(_SERVED, 1)
+    served = pl.coalesce(_text("served_model_name", rest), pl.when(served != "None").then(served))
+    drafter = pl.coalesce(_text("draft_model", spec), _text("model", spec))
+    return rows.select(
+        "line",
+        "stream",
+        "kind",
+        "ts",
+        engine_version=pl.coalesce("version", "api"),
+        engine_era=pl.col("era").str.to_lowercase(),
+        model=leaf(pl.coalesce(served, _text("model", rest))),
+        method=pl.coalesce(_text("method", spec), legacy),
+        draft_model=leaf(pl.when(legacy.is_null()).then(drafter)),
+        num_speculative_tokens=pl.coalesce(_int("num_spec_tokens", spec), _int("num_speculative_tokens", spec)),
+        tensor_parallel=_int("tensor_parallel_size", rest),
+        data_parallel=_int("data_parallel_size", rest),
+        max_num_seqs=_int("max_num_seqs", rest),
+        off=message.str.contains(_OFF),
+        speculative=spec.is_not_null(),
+        forced_acceptance=spec.str.contains(_FORCED),
+        dynamic_k=spec.str.contains(r"num_speculative_tokens_per_batch_size['\"]?\s*[=:]\s*[^\sN]"),
+        parallel_drafting=spec.str.contains(r"parallel_drafting['\"]?\s*[=:]\s*True"),
+    )
 
 
 def _start_number(rows: pl.DataFrame) -> pl.Series:
