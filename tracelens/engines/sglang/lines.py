@@ -1,0 +1,149 @@
+"""SGLang's log lines, 0.4.1 to 0.5.23: declarations of what they print, and their vectorised extraction."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracelens.engines.base import Parsed, Reject
+
+DECODE, PREFILL = "sglang.decode_line", "sglang.prefill_line"
+START, ADAPTIVE, SIMULATED = "sglang.start", "sglang.adaptive", "sglang.simulated"
+
+# `#queue-req:` beside `#running-req:` for the second half of a wrapped line.
+NEEDLES: tuple[bytes, ...] = (
+    b"#running-req:",
+    b"#queue-req:",
+    b"ServerArgs(",
+    b"daptive spec params",
+    b"SIMULATE_ACC_LEN",
+)
+
+# `[2025-10-22 10:27:56 DP0 TP0] `: ranks only where their size is above 1 (0.4.10+), milliseconds with SGLANG_LOG_MS
+# (0.5.6+). No level, no module, no zone. Before it whatever a collector or a person put there, but never a quote or
+# a brace: those open text that a user wrote, and a prompt may hold a whole line of ours.
+_PREFIX = r"""^[^'"`{]*?\[(?P<inner>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)(?P<ranks>(?: [A-Z_]+\d{1,6})*)\]\s*"""
+_BARE = r"^[^\p{L}\p{N}(\[]*"
+# 0.4.x-0.5.3 "Decode batch.", 0.5.4 "Decode batch [N],", later the number only with SGLANG_LOG_FORWARD_ITERS.
+_BATCH = r"(?P<kind>Decode|Prefill) batch\s*(?:\[(?P<iter>\d{1,15})\])?\s*[.,]?\s*(?P<fields>#.*)$"
+_RANKED = "(?s)" + _PREFIX + _BATCH
+_UNRANKED = "(?s)" + _BARE + _BATCH
+
+_INT, _FLOAT = r"(\d{1,6})", r"(\d{1,9}(?:\.\d+)?)"
+# Keys come and go with the release and change places: each is looked up alone. `\s*` for blanks, because a terminal
+# or a web form may have wrapped the line there.
+_FIELDS = {
+    "running": ("#running-req", _INT),
+    "queue": ("#queue-req", _INT),
+    "new_token": ("#new-token", r"(\d{1,9})"),
+    "accept_len": (r"accept\s*len", _FLOAT),
+    "accept_rate": (r"accept\s*rate", _FLOAT),
+    "throughput": (r"gen\s*throughput\s*\(token/s\)", _FLOAT),
+    "usage": (r"(?:full\s*)?token\s*usage", _FLOAT),  # hybrid pools have one of each kind (0.4.10+)
+    "transfer": ("(?:#prealloc-req|#transfer-req|pre-allocated\\s*usage)", _FLOAT),  # a decode server of a P/D pair
+}
+_WHOLE = ("running", "queue", "new_token")
+_ADAPTIVE = r"daptive spec params updated: steps (?P<before>\d{1,4}) -> (?P<after>\d{1,4})\b"
+# As `set -x` or `env` print it; not where it stands in quotes.
+_SIMULATED = r"""^[^'"`{]*\bSGLANG_SIMULATE_ACC_LEN=(\d{1,4}(?:\.\d+)?)"""
+_BASE = ("line", "offset", "stamp", "inner", "stream", "hash", "dp", "rank")
+
+
+def parse(frame: pl.DataFrame) -> Parsed:
+    """Batch lines, start-up lines, changes of K and the switch that simulates acceptance."""
+    parsed = Parsed()
+    _batches(frame, parsed)
+    text = pl.col("text")
+    for surface, marker, make in (
+        (START, r"""^[^'"`{]*?\bServerArgs\(""", _start),
+        (ADAPTIVE, r"""^[^'"`{]*?""" + _ADAPTIVE, _adaptive),
+        (SIMULATED, _SIMULATED, _simulated),
+    ):
+        hit = frame.filter(text.str.contains(marker))
+        if hit.height:
+            made = make(_based(hit, text.str.extract_groups("(?s)" + _PREFIX)))
+            parsed.add(surface, made)
+            parsed.claimed += made.height
+    return parsed
+
+
+def _based(frame: pl.DataFrame, prefix: pl.Expr) -> pl.DataFrame:
+    """The frame with `inner`, `hash`, `dp` (replica) and `rank` (which of the ranks that print the same record)."""
+    ranks = pl.col("_p").struct.field("ranks")
+
+    def of(name: str) -> pl.Expr:
+        return ranks.str.extract(rf" {name}(\d+)", 1).cast(pl.Int64, strict=False).fill_null(0)
+
+    return frame.with_columns(prefix.alias("_p"), hash=pl.col("text").hash()).with_columns(
+        inner=pl.col("_p").struct.field("inner"),
+        dp=ranks.str.extract(r" DP(\d+)", 1).cast(pl.Int64, strict=False).cast(pl.String),
+        rank=(of("PP") * 1_000_000 + of("ATTN_CP")) * 1_000_000 + of("TP"),
+    )
+
+
+def _batches(frame: pl.DataFrame, parsed: Parsed) -> None:
+    hit = frame.filter(pl.col("text").str.contains(r"(?:Decode|Prefill) batch|^[^\[]*#queue-req:"))
+    if not hit.height:
+        return
+    hit = _unwrapped(hit)
+    rows = _based(hit, pl.col("text").str.extract_groups(_RANKED)).with_columns(
+        _b=pl.col("text").str.extract_groups(_UNRANKED)
+    )
+    named = {c: pl.coalesce(*(pl.col(p).struct.field(c) for p in ("_p", "_b"))) for c in ("kind", "iter", "fields")}
+    rows = rows.with_columns(**named).filter(pl.col("kind").is_not_null())
+    # Every release has the queue at the end or near it: without it the line is cut, and so may its last number be.
+    fields, complete = pl.col("fields"), pl.col("fields").str.contains(r"#queue-req\s*:\s*\d+")
+    rows = rows.with_columns(complete=complete).with_columns(
+        fields=pl.when("complete").then(fields).otherwise(fields.str.extract(r"^(.*),", 1).fill_null(""))
+    )
+    values = {
+        name: pl.col("fields").str.extract(rf"(?s)(?:^|,)\s*{key}\s*:\s*{kind}\s*(?:,|$)", 1)
+        for name, (key, kind) in _FIELDS.items()
+    }
+    rows = rows.with_columns(
+        **{n: v.cast(pl.Int64 if n in _WHOLE else pl.Float64, strict=False) for n, v in values.items()},
+        iter=pl.col("iter").cast(pl.Int64, strict=False),
+    )
+    _kept(DECODE, rows.filter(pl.col("kind") == "Decode"), parsed)
+    _kept(PREFILL, rows.filter(pl.col("kind") == "Prefill"), parsed)
+
+
+def _kept(surface: str, rows: pl.DataFrame, parsed: Parsed) -> None:
+    """Lines whose counts are whole; a cut line without an accept len tells not even whether there was one."""
+    lost = (
+        pl.when(pl.col("running").is_null())
+        .then(pl.lit("#running-req"))
+        .when((pl.lit(surface) == DECODE) & ~pl.col("complete") & pl.col("accept_len").is_null())
+        .then(pl.lit("accept len"))
+        .when((pl.lit(surface) == PREFILL) & pl.col("new_token").is_null())
+        .then(pl.lit("#new-token"))
+    )
+    rows = rows.with_columns(_lost=lost)
+    for line, offset, what in rows.filter(pl.col("_lost").is_not_null()).select("line", "offset", "_lost").iter_rows():
+        parsed.rejects.append(Reject(line, f"incomplete line: no {what}", surface, offset))
+    good = rows.filter(pl.col("_lost").is_null()).select(*_BASE, "iter", *_FIELDS)
+    parsed.add(surface, good)
+    parsed.claimed += good.height
+
+
+def _unwrapped(frame: pl.DataFrame) -> pl.DataFrame:
+    """Put a batch line and its rest on the next line together; only within a block, as wrapped logs are pasted ones."""
+    text = pl.col("text")
+    head = text.str.contains(r"(?:Decode|Prefill) batch") & ~text.str.contains("#queue-req:", literal=True)
+    tail = ~text.str.contains(r"^\s*\[|batch|[{}]")
+    after = pl.col("line").shift(-1) == pl.col("line") + 1
+    together = head & tail.shift(-1) & after & pl.col("stream").eq_missing(pl.col("stream").shift(-1))
+    joined = pl.concat_str(text, text.shift(-1))
+    return frame.with_columns(text=pl.when(together.fill_null(False)).then(joined).otherwise(text))
+
+
+def _start(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.select(*_BASE, args=pl.col("text").str.extract(r"(?s)ServerArgs\((.*)", 1))
+
+
+def _adaptive(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.select(*_BASE, k=pl.col("text").str.extract(_ADAPTIVE, 2).cast(pl.Int64, strict=False))
+
+
+def _simulated(rows: pl.DataFrame) -> pl.DataFrame:
+    length = pl.col("text").str.extract(_SIMULATED, 1).cast(pl.Float64, strict=False)
+    return rows.filter(length > 0).select(*_BASE)
