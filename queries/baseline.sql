@@ -13,7 +13,7 @@
 -- Basis: the first of the ladder that the lake holds. Steps with prefill are left out.
 with setting as (
   select try_cast(getvariable('baseline_ms') as double) as ms, getvariable('baseline_run')::varchar as run
-), plain as not materialized (
+), plain as materialized (
   select model, batch_bucket, context_bucket, run_id, unit,
          case when not coalesce(has_prefill, false) and coalesce(drafted, 0) = 0 then weight * step_ms end as step,
          case when not coalesce(has_prefill, false) and coalesce(drafted, 0) = 0 and step_ms is not null
@@ -32,20 +32,40 @@ with setting as (
   from plain
   group by grouping sets ((model, batch_bucket, context_bucket), (model, batch_bucket), (model, context_bucket),
                           (model), ())
+), grouped as materialized (
+  -- The strata in one pass, fine enough for everything below. d, v, dd, dv: rounds with a draft and a verify time.
+  select stratum, model, batch_bucket, context_bucket, run_id, unit,
+         sum(weight * coalesce(rounds + plain_steps, rounds, plain_steps, 0)) as all_rounds,
+         sum(case when coalesce(draft_ms, target_ms, step_ms) is not null then weight * time_rounds else 0 end)
+           as timed_rounds,
+         sum(case when coalesce(decode_ms, tpot_ms) is not null then weight * coalesce(output_tokens - 1, 1) else 0 end)
+           as tokens,
+         sum(case when not prefill and is_plain then weight * step_ms end) as plain_ms,
+         sum(case when not prefill and is_plain and step_ms is not null then weight * time_rounds end) as plain_rounds,
+         sum(case when not prefill then weight * target_ms end) as verify_ms,
+         sum(case when not prefill and target_ms is not null then weight * time_rounds end) as verify_rounds,
+         sum(case when fits then 1 else 0 end) as n, sum(case when fits then drafted end) as d,
+         sum(case when fits then target_ms end) as v, sum(case when fits then drafted * drafted end) as dd,
+         sum(case when fits then drafted * target_ms end) as dv
+  from (select *, coalesce(has_prefill, false) as prefill, rounds = 0 and plain_steps > 0 as is_plain,
+               grain = 'round' and drafted > 0 and target_ms is not null and not coalesce(has_prefill, false) as fits
+        from strata)
+  group by stratum, model, batch_bucket, context_bucket, run_id, unit
 ), mix as (
-  select stratum, grouping(stratum) as is_total, model, batch_bucket, context_bucket,
-         sum(weight * coalesce(rounds + plain_steps, rounds, plain_steps, 0)) as rounds,
-         sum(weight * case when decode_ms is not null or tpot_ms is not null
-                           then coalesce(output_tokens - 1, 1) else 0 end) as tokens
-  from strata
+  select stratum, grouping(stratum) as is_total, model, batch_bucket, context_bucket, sum(all_rounds) as all_rounds,
+         sum(timed_rounds) as timed_rounds, sum(tokens) as tokens
+  from grouped
   group by grouping sets ((stratum, model, batch_bucket, context_bucket), (model, batch_bucket, context_bucket))
 ), strata_rounds as (
-  select stratum, is_total, sum(rounds) as rounds, sum(tokens) as tokens from mix group by stratum, is_total
+  select stratum, is_total, sum(all_rounds) as all_rounds, sum(timed_rounds) as timed_rounds, sum(tokens) as tokens
+  from mix
+  group by stratum, is_total
 ), matched as (
   -- From all keys to fewer; a bucket that neither side logs is no key. Another model's run is no baseline, but an
   -- unknown model may be the same.
   select m.stratum, m.is_total,
-         case when s.rounds > 0 then m.rounds else 1 end as rounds,
+         -- Costs are compared with the baseline of the rounds that were timed; without times, of all.
+         case when s.timed_rounds > 0 then m.timed_rounds when s.all_rounds > 0 then m.all_rounds else 1 end as rounds,
          case when s.tokens > 0 then m.tokens else 1 end as tokens,
          case when full_key.step_ms is not null then true
               when m.context_bucket is null and not known.context and batch.step_ms is not null then true
@@ -76,6 +96,7 @@ with setting as (
   select stratum, is_total,
          sum(rounds * step_ms) / nullif(sum(rounds) filter (step_ms is not null), 0) as step_ms,
          sum(rounds) filter (is_full) / nullif(sum(rounds), 0) as full_share,
+         sum(rounds * tpot_ms) / nullif(sum(rounds) filter (tpot_ms is not null), 0) as tpot_as_step_ms,
          sum(tokens * tpot_ms) / nullif(sum(tokens) filter (tpot_ms is not null), 0) as tpot_ms
   from matched
   group by stratum, is_total
@@ -96,24 +117,17 @@ with setting as (
   from spreads
 ), own as (
   -- What the speculating engine itself offers when nothing ran without speculation.
-  select stratum, grouping(stratum) as is_total,
-         sum(weight * step_ms) filter (rounds = 0 and plain_steps > 0)
-           / nullif(sum(weight * time_rounds) filter (rounds = 0 and plain_steps > 0 and step_ms is not null), 0)
-           as plain_ms,
-         count(step_ms) filter (rounds = 0 and plain_steps > 0) as plain_n,
-         sum(weight * target_ms) / nullif(sum(weight * time_rounds) filter (target_ms is not null), 0) as verify_ms,
-         regr_intercept(target_ms, drafted) filter (drafted > 0) as verify_at_none,
-         regr_slope(target_ms, drafted) filter (drafted > 0) as verify_slope,
-         var_pop(drafted) filter (drafted > 0 and target_ms is not null) as length_spread,
-         count(target_ms) filter (drafted > 0) as verify_n
-  from strata
-  where not coalesce(has_prefill, false)
+  select stratum, grouping(stratum) as is_total, sum(plain_ms) / nullif(sum(plain_rounds), 0) as plain_ms,
+         sum(verify_ms) / nullif(sum(verify_rounds), 0) as verify_ms, sum(n) as verify_n,
+         sum(dd) / nullif(sum(n), 0) - (sum(d) / nullif(sum(n), 0)) ** 2 as length_spread,
+         (sum(n) * sum(dv) - sum(d) * sum(v)) / nullif(sum(n) * sum(dd) - sum(d) ** 2, 0) as verify_slope,
+         (sum(v) - verify_slope * sum(d)) / nullif(sum(n), 0) as verify_at_none
+  from grouped
   group by grouping sets ((stratum), ())
 ), own_units as (
-  select stratum, grouping(stratum) as is_total, run_id, unit, sum(weight * step_ms) as step,
-         sum(weight * time_rounds) filter (step_ms is not null) as steps
-  from strata
-  where not coalesce(has_prefill, false) and rounds = 0 and plain_steps > 0
+  select stratum, grouping(stratum) as is_total, run_id, unit, sum(plain_ms) as step, sum(plain_rounds) as steps
+  from grouped
+  where plain_rounds > 0
   group by grouping sets ((stratum, run_id, unit), (run_id, unit))
 ), own_sums as (
   select stratum, is_total, ratio_sums(step, steps) as plain from own_units group by stratum, is_total
@@ -124,6 +138,7 @@ with setting as (
   from own_sums
 ), ladder as (
   select o.stratum, o.is_total, r.full_share, r.step_ms as run_step_ms, r.tpot_ms as run_tpot_ms,
+         r.tpot_as_step_ms,
          -- The slope must be told by the data: draft lengths that really differ, and a cost that grows with them.
          case when o.length_spread >= 0.25 and o.verify_n >= 100 and o.verify_slope >= 0 and o.verify_at_none > 0
               then o.verify_at_none end as extrapolated_ms,
@@ -138,12 +153,13 @@ with setting as (
 ), chosen as (
   select *,
          case when s.ms is not null then 'value' when run_step_ms is not null then 'run_step'
-              when run_tpot_ms is not null then 'run_tpot' when extrapolated_ms is not null then 'verify_extrapolated'
+              when tpot_as_step_ms is not null then 'run_tpot'
+              when extrapolated_ms is not null then 'verify_extrapolated'
               when plain_ms is not null then 'plain_steps' when verify_ms is not null then 'verify_pass' end as basis
   from ladder, setting s
 )
 select case when c.is_total = 0 then c.stratum end as stratum,
-       case basis when 'value' then c.ms when 'run_step' then run_step_ms when 'run_tpot' then run_tpot_ms
+       case basis when 'value' then c.ms when 'run_step' then run_step_ms when 'run_tpot' then tpot_as_step_ms
                   when 'verify_extrapolated' then extrapolated_ms when 'plain_steps' then plain_ms
                   when 'verify_pass' then verify_ms end as baseline_ms,
        basis as baseline_basis,

@@ -16,7 +16,6 @@
 -- NULL is "not measured". Sums are weighted by `weight`. 0/0 is NULL.
 
 -- ---------------------------------------------------------------- macros
-
 -- The id that a request has on every surface. vLLM puts `chatcmpl-` or `cmpl-` before it, a prompt index behind it
 -- (completions; only `-0` is taken off: further prompts of one call are requests of their own, and an id such as
 -- `cmpl-bench-5` in a response has no index) and, from 0.14, `-` and 8 hex digits of its own (vllm.md 4c).
@@ -59,7 +58,6 @@ create or replace macro ratio_sums(y, x) as
 create or replace macro differs(x) as (min(x) is distinct from max(x))::integer;
 
 -- ---------------------------------------------------------------- tables
-
 create or replace view rounds as
 select * replace (coalesce(weight, 1) as weight),
        draft_us / 1000.0 as draft_ms, target_us / 1000.0 as target_ms, sample_us / 1000.0 as sample_ms,
@@ -84,17 +82,11 @@ select * replace (coalesce(weight, 1) as weight),
 from read_parquet(getvariable('lake') || '/requests/**/*.parquet', union_by_name = true, hive_partitioning = true,
                   hive_types = {'date': date});
 
-create or replace view runs as
-select * from read_parquet(getvariable('lake') || '/runs/**/*.parquet', union_by_name = true);
-
-create or replace view rejects as
-select * from read_parquet(getvariable('lake') || '/rejects/**/*.parquet', union_by_name = true);
-
-create or replace view sources as
-select * from read_parquet(getvariable('lake') || '/sources/**/*.parquet', union_by_name = true);
+create or replace view runs as from read_parquet(getvariable('lake') || '/runs/**/*.parquet', union_by_name = true);
+create or replace view rejects as from read_parquet(getvariable('lake') || '/rejects/**/*.parquet', union_by_name = true);
+create or replace view sources as from read_parquet(getvariable('lake') || '/sources/**/*.parquet', union_by_name = true);
 
 -- ---------------------------------------------------------------- one row a request
-
 -- Records of several surfaces that speak of one request (access and query log; response and request line) become one
 -- row: in every column the first value that is not NULL, the record with counts first. Several records of one surface
 -- with one id (an id used twice) stay apart, and so does everything of that id. Within a run first; across runs only
@@ -139,7 +131,6 @@ union all by name
 select * exclude (preference), 0 as conflicts, 1 as records from alone;
 
 -- ---------------------------------------------------------------- which grain holds what
-
 -- Per run, grain and surface: how many rows hold each group of figures. Small; `tracelens report` keeps it as a table.
 create or replace view held as
 select 'round' as grain, 1 as grain_order, run_id, surface, count(*) as records,
@@ -150,11 +141,15 @@ from rounds group by run_id, surface
 union all by name
 select 'request' as grain, 2 as grain_order, run_id, surface, count(*) as records, count(accepted) as counts,
        count(coalesce(rounds, iterations, drafted, emitted)) as other_counts, count(rounds) as know_rounds,
+       sum(rounds) filter (drafted = rounds * coalesce(num_speculative_tokens, len(accepted_hist) - 1))
+         / nullif(sum(rounds), 0) as fixed_share,
        0 as plain, sum(drafted)::bigint as drafted, count(draft_us) as drafts, count(target_us) as targets, 0 as steps
 from requests_joined group by run_id, surface
 union all by name
 select 'window' as grain, 3 as grain_order, run_id, surface, count(*) as records, count(accepted) as counts,
        count(coalesce(rounds, plain_steps, drafted, emitted)) as other_counts, count(rounds) as know_rounds,
+       sum(rounds) filter (drafted = rounds * coalesce(num_speculative_tokens, len(accepted_per_pos)))
+         / nullif(sum(rounds), 0) as fixed_share,
        0 as plain, sum(drafted)::bigint as drafted, count(coalesce(draft_us, draft_ms_per_token)) as drafts,
        count(target_us) as targets, count(coalesce(step_us, round_us)) as steps
 from windows group by run_id, surface;
@@ -179,12 +174,16 @@ select *,
 from held;
 
 -- What a finer grain (or a better surface) of the run holds already: few rows, none for most lakes of one grain.
+-- `loose`: draft lengths vary, so the few records whose rounds all had the full length are no fair sample of acceptance
+-- by position.
 create or replace view superseded as
 select run_id, grain, surface, counts_from <> place as counts, drafts_from <> place as drafts,
-       targets_from <> place as targets, steps_from <> place as steps, plain_missing and grain = 'request' as plain
+       targets_from <> place as targets, steps_from <> place as steps, plain_missing and grain = 'request' as plain,
+       grain <> 'round' and coalesce(fixed_share, 0) < 0.8 as loose
 from grain_choice
 where (counts + other_counts > 0 and counts_from <> place) or (drafts > 0 and drafts_from <> place)
-   or (targets > 0 and targets_from <> place) or (steps > 0 and steps_from <> place);
+   or (targets > 0 and targets_from <> place) or (steps > 0 and steps_from <> place)
+   or (grain <> 'round' and counts > 0 and coalesce(fixed_share, 0) < 0.8);
 
 -- One row a run: its constants, and its role (a run that drafted is speculative unless somebody said otherwise).
 create or replace view run_traits as
@@ -222,7 +221,6 @@ union all
 select engine, null as run_id, join_key, task_type, temperature, top_p from anywhere;
 
 -- ---------------------------------------------------------------- facts
-
 -- Every row of every grain, with the figures that a finer grain of its run holds set to NULL, so that sums over facts
 -- count nothing twice. Counts: rounds (with a draft), plain_steps, drafted, accepted, emitted; full_accepts = rounds
 -- with accepted = drafted, where the row can tell; emitted has the plain steps' tokens, emitted_drafted has not.
@@ -231,13 +229,8 @@ select engine, null as run_id, join_key, task_type, temperature, top_p from anyw
 -- draft_us stands for. `unit` = what is independent: the request (rounds, requests) or the window. TPOT and its parts
 -- live on request rows only.
 create or replace view facts as
-with traits as materialized (
-  select * from run_traits
-), elsewhere as materialized (
-  select * from superseded
-), labelled as materialized (
-  select * from request_traits
-), round_rows as (
+with traits as materialized (from run_traits), elsewhere as materialized (from superseded),
+labelled as materialized (from request_traits), round_rows as (
   select 'round' as grain, r.run_id, r.engine, t.engine_version, r.replica, coalesce(r.model, t.model) as model,
          coalesce(r.draft_model, t.draft_model) as draft_model, coalesce(r.method, t.method) as method,
          coalesce(r.task_type, q.task_type, a.task_type) as task_type,
@@ -296,14 +289,13 @@ with traits as materialized (
          -- Some surfaces list the rounds that had a draft and no others (vLLM's detailed responses under n-gram): the
          -- passes they leave out are plain steps, one token each, and only the request knows them.
          case when not uncounted or (s.plain and passes > 0) then other_passes end as plain_steps,
-         case when not uncounted then r.drafted end as drafted,
-         case when not uncounted then r.accepted end as accepted,
+         case when not uncounted then r.drafted end as drafted, case when not uncounted then r.accepted end as accepted,
          case when not uncounted then r.emitted when s.plain and passes > 0 then passes end as emitted,
          case when not uncounted then greatest(r.emitted - coalesce(other_passes, 0), 0) end as emitted_drafted,
          -- With drafted = rounds * K every round had K drafts, and the last element counts the full ones.
          coalesce(r.num_speculative_tokens, t.num_speculative_tokens, len(r.accepted_hist) - 1) as k,
-         case when not uncounted and r.drafted = r.rounds * k and len(r.accepted_hist) > k
-              then r.accepted_hist[k + 1] end as full_accepts,
+         case when not uncounted and not coalesce(s.loose, false) and r.drafted = r.rounds * k
+                   and len(r.accepted_hist) > k then r.accepted_hist[k + 1] end as full_accepts,
          case when not uncounted then r.accepted_hist end as accepted_hist,
          coalesce(r.iterations, r.rounds) as time_rounds,
          case when s.drafts then null else r.draft_us end as draft_us,
@@ -333,14 +325,14 @@ with traits as materialized (
          coalesce(s.counts, false) as uncounted,
          case when not uncounted then r.rounds end as rounds,
          case when not uncounted then r.plain_steps end as plain_steps,
-         case when not uncounted then r.drafted end as drafted,
-         case when not uncounted then r.accepted end as accepted,
+         case when not uncounted then r.drafted end as drafted, case when not uncounted then r.accepted end as accepted,
          -- emitted may leave the plain steps out (then it is accepted + rounds exactly); here it has them.
          case when r.emitted = r.accepted + r.rounds then coalesce(r.plain_steps, 0) else 0 end as plain_emitted,
          case when not uncounted then r.emitted + plain_emitted end as emitted,
          case when not uncounted then r.emitted + plain_emitted - coalesce(r.plain_steps, 0) end as emitted_drafted,
          coalesce(r.num_speculative_tokens, t.num_speculative_tokens, len(r.accepted_per_pos)) as k,
-         case when not uncounted and r.drafted = r.rounds * k and len(r.accepted_per_pos) >= k
+         case when not uncounted and not coalesce(s.loose, false) and r.drafted = r.rounds * k
+                   and len(r.accepted_per_pos) >= k
               then r.accepted_per_pos[k] end as full_accepts,
          case when not uncounted then r.accepted_per_pos end as accepted_per_pos,
          r.time_rounds,
@@ -379,15 +371,13 @@ select *,
 from all_rows;
 
 -- ---------------------------------------------------------------- what the queries read
-
 -- The grouping of every query. Runs without speculation and forced acceptance stay out of speculative figures.
 create or replace view strata as
 select {'task_type': task_type} as stratum, * from facts
 where role is distinct from 'baseline' and not coalesce(forced_acceptance, false);
 
 -- What ran without speculation: plain steps with their step_us, requests with their TPOT.
-create or replace view baseline_facts as
-select * from facts where role = 'baseline';
+create or replace view baseline_facts as select * from facts where role = 'baseline';
 
 -- Rounds by draft length and accepted length: from rounds, and exactly from histograms and per-position counts where
 -- every round had the same draft length. `bucket` spreads the units over 4096 groups that are independent too.
@@ -395,8 +385,7 @@ create or replace view round_shapes as
 with shaped as not materialized (
   select stratum, hash(hash(run_id, unit)) % 4096 as bucket, weight, grain, drafted, accepted, rounds,
          case when grain = 'round' then drafted else drafted // nullif(rounds, 0) end as d,
-         case when grain = 'round' then null
-              when accepted_hist is not null then accepted_hist
+         case when grain = 'round' then null when accepted_hist is not null then accepted_hist
               else list_transform(range(0, d + 1), lambda j:
                      case when j = 0 then rounds else accepted_per_pos[j] end - coalesce(accepted_per_pos[j + 1], 0))
          end as hist

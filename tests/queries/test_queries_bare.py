@@ -267,3 +267,26 @@ def test_tpot_is_token_weighted(tmp_path: Path) -> None:
     assert found["tpot_ms"] == pytest.approx(2120 / 101)
     assert found["tpot_requests"] == 2
     assert found["tpot_p50_ms"] == pytest.approx(70.0)
+
+
+def test_the_full_drafts_of_a_drafter_of_many_lengths_are_no_sample(tmp_path: Path) -> None:
+    """N-gram windows: the few in which every draft was full are the easy ones."""
+    easy = {"rounds": 10, "drafted": 30, "accepted": 27, "accepted_per_pos": [9, 9, 9], "num_speculative_tokens": 3}
+    hard = {"rounds": 90, "drafted": 120, "accepted": 12, "accepted_per_pos": [9, 3, 0], "num_speculative_tokens": 3}
+    con = bare(write_lake(tmp_path, windows=[easy, hard]))
+    assert total(con, "alpha")["token_accept_prob"] is None
+    assert total(con, "alpha")["draft_accept_ratio"] == pytest.approx(39 / 150)
+    assert rows(con, "near_k") == []
+
+
+def test_the_baseline_follows_the_rounds_that_were_timed(tmp_path: Path) -> None:
+    """Two models in one stratum, one of them with times: its costs meet its own model's baseline."""
+    rounds = [
+        {**LADDER, "run_id": "a", "model": "m", "step_us": 50_000},
+        {"run_id": "b", "model": "x", "drafted": 5, "accepted": 1},
+        {**PLAIN, "run_id": "pm", "model": "m", "step_us": 20_000},
+        {**PLAIN, "run_id": "px", "model": "x", "step_us": 90_000},
+    ]
+    runs = [{"run_id": run, "role": "baseline"} for run in ("pm", "px")]
+    found = total(bare(write_lake(tmp_path, rounds=rounds, runs=runs)), "baseline")
+    assert found["baseline_ms"] == 20.0
