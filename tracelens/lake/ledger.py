@@ -55,12 +55,21 @@ def read(root: Path) -> Ledger:
     for path in sorted((root / "sources").glob("*.parquet")):
         try:
             rows = pq.read_table(path, columns=wanted).to_pylist()
+        except FileNotFoundError:
+            continue  # another process replaced it just now; its rows stand in a newer file or nowhere
         except (pa.ArrowException, OSError, KeyError) as error:
-            raise InputError(f"ledger file {path} can't be read ({type(error).__name__}): move it away and ingest again") from error
+            raise InputError(
+                f"ledger file {path} can't be read ({type(error).__name__}): move it away and ingest again"
+            ) from error
         for row in rows:
-            if (row["schema_version"] or 0) > SCHEMA_VERSION:
-                raise InputError(f"the lake at {root} was written by a newer tracelens (schema {row['schema_version']}): upgrade tracelens")
-            entries.append(Entry(row["source_id"], row["name"] or "", row["sha256"], row["bytes"] or 0, f"sources/{path.name}"))
+            version = row.get("schema_version") or 0
+            if version > SCHEMA_VERSION:
+                raise InputError(
+                    f"the lake at {root} was written by a newer tracelens (schema {version}): upgrade tracelens"
+                )
+            entries.append(
+                Entry(row["source_id"], row["name"] or "", row["sha256"], row["bytes"] or 0, f"sources/{path.name}")
+            )
     return Ledger(tuple(entries))
 
 

@@ -81,22 +81,27 @@ def to_arrow(name: str, frame: pl.DataFrame) -> pa.Table:
 def _map(pairs: pa.Array, kind: pa.DataType) -> pa.Array:
     """A list of key/value structs as an Arrow map; a null list stays null."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     pairs = pairs.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
     items = pairs.flatten()
     keys, values = items.field("key"), items.field("value")
     offsets = pa.array(pairs.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)).cast(pa.int32())
-    import pyarrow.compute as pc
-
     ends = pc.cumulative_sum(offsets)
     starts = pa.concat_arrays([pa.array([0], pa.int32()), ends])
     mask = pairs.is_null()
-    return pa.MapArray.from_arrays(starts, keys, values, type=kind, mask=mask) if mask.true_count else pa.MapArray.from_arrays(starts, keys, values, type=kind)
+    return pa.MapArray.from_arrays(starts, keys, values, type=kind, mask=mask if mask.true_count else None)
 
 
 def _write(rows: pa.Table, path: Path) -> None:
     import pyarrow.parquet as pq
 
     pq.write_table(
-        rows, path, compression=COMPRESSION, compression_level=LEVEL, row_group_size=ROW_GROUP, store_schema=True, use_dictionary=True
+        rows,
+        path,
+        compression=COMPRESSION,
+        compression_level=LEVEL,
+        row_group_size=ROW_GROUP,
+        store_schema=True,
+        use_dictionary=True,
     )

@@ -28,11 +28,23 @@ NO_DAY = "__HIVE_DEFAULT_PARTITION__"
 _STAGING = ".staging"
 _JOURNAL = "commit.json"
 _OWNER = "owner.lock"
+_LOCK = "lake.lock"
 
 
 def is_lake(path: Path) -> bool:
     """Whether the folder is a lake that tracelens made."""
     return (path / "sources").is_dir() and (path / "rounds").is_dir()
+
+
+def _is_foreign(root: Path) -> bool:
+    """Whether a folder that is no lake yet holds anything of someone else's.
+
+    The lock file tells our staging area: a lake whose first commit was interrupted may have little else.
+    """
+    staging = root / _STAGING
+    if (staging / _LOCK).exists():
+        return False
+    return any(p != staging or not p.is_dir() or any(p.iterdir()) for p in root.iterdir())
 
 
 class Store:
@@ -47,18 +59,21 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._holds_lock = False
         try:
             if root.exists() and not root.is_dir():
                 raise InputError(f"{root} is not a folder; name another place with --lake")
-            if root.is_dir() and not is_lake(root) and any(p.name != _STAGING for p in root.iterdir()):
+            if root.is_dir() and not is_lake(root) and _is_foreign(root):
                 raise InputError(f"{root} holds other files than a lake's; name an empty or a new folder with --lake")
             (root / _STAGING).mkdir(parents=True, exist_ok=True)
             with self._locked():
                 self._recover()
-            if not is_lake(root) or any(not self._empty_file(t).exists() for t in TABLES):
-                self._initialise()
+                if not is_lake(root) or any(not self._empty_file(t).exists() for t in TABLES):
+                    self._initialise()
         except OSError as error:
-            raise InputError(f"the lake at {root} can't be written: {error.strerror}; name another with --lake") from error
+            raise InputError(
+                f"the lake at {root} can't be written: {error.strerror}; name another with --lake"
+            ) from error
 
     def _empty_file(self, table: str) -> Path:
         folder = self.root / table
@@ -78,10 +93,17 @@ class Store:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Hold the lake's lock: commits and recoveries happen one after the other, across processes."""
-        with (self.root / _STAGING / "lake.lock").open("w") as handle:
+        if self._holds_lock:
+            yield
+            return
+        with (self.root / _STAGING / _LOCK).open("w") as handle:
             if fcntl is not None:
                 fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
+            self._holds_lock = True
+            try:
+                yield
+            finally:
+                self._holds_lock = False
 
     def _recover(self) -> None:
         for folder in sorted((self.root / _STAGING).iterdir()):
@@ -98,6 +120,7 @@ class Store:
         for name in journal["delete"]:
             with suppress(FileNotFoundError):
                 (self.root / name).unlink()
+                folders.add((self.root / name).parent)
         for name in journal["add"]:
             target = self.root / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -113,14 +136,19 @@ class Store:
     def transaction(self) -> Iterator[Transaction]:
         """A set of files that appear together at `commit`; without it nothing of them is left."""
         folder = self.root / _STAGING / uuid.uuid4().hex
-        folder.mkdir()
-        with (folder / _OWNER).open("w") as owner:
+        # Under the lock: a recovery of another process takes a folder without a locked owner for a dead one.
+        with self._locked():
+            folder.mkdir()
+            owner = (folder / _OWNER).open("w")
             if fcntl is not None:
                 fcntl.flock(owner, fcntl.LOCK_EX)
+        with owner:
             try:
                 yield Transaction(self, folder)
             finally:
-                shutil.rmtree(folder, ignore_errors=True)
+                # A commit that failed half-way leaves its journal: whoever opens the lake next finishes it.
+                if not (folder / _JOURNAL).exists():
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 class Transaction:

@@ -1,0 +1,70 @@
+"""Canonical rows to Parquet and back."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracelens.lake.parquet import NO_DAY, to_arrow, write_table
+from tracelens.lake.schema import FACTS, table
+
+PAIR = pl.List(pl.Struct({"key": pl.String, "value": pl.String}))
+_MAP = st.none() | st.dictionaries(st.text(max_size=4), st.none() | st.text(max_size=4), max_size=3)
+
+
+def pairs(cell: dict[str, Any] | None) -> list[dict[str, Any]] | None:
+    return None if cell is None else [{"key": k, "value": v} for k, v in cell.items()]
+
+
+@given(st.lists(_MAP, max_size=8), st.integers(0, 8))
+def test_map_columns_round_trip(cells: list[dict[str, Any] | None], cut: int) -> None:
+    labels = pl.Series("labels", [pairs(c) for c in cells], dtype=PAIR)
+    frame = pl.DataFrame({"labels": labels}).slice(min(cut, len(cells)))
+    found = to_arrow("windows", frame)["labels"].to_pylist()
+    assert [None if c is None else dict(c) for c in found] == cells[min(cut, len(cells)) :]
+
+
+def test_all_columns_have_their_types() -> None:
+    for name in FACTS:
+        frame = pl.DataFrame({"run_id": ["a"], "engine": ["vllm"]})
+        assert to_arrow(name, frame).schema == table(name).arrow_schema()
+    with pytest.raises(KeyError, match="no_such"):
+        to_arrow("rounds", pl.DataFrame({"no_such": [1]}))
+
+
+def test_rows_lie_in_their_day(tmp_path: Path) -> None:
+    stamps = [datetime(2026, 5, 6, 23, 59, 59, 999999), datetime(2026, 5, 7), None, datetime(1969, 12, 31)]
+    frame = pl.DataFrame({"ts_end": pl.Series(stamps, dtype=pl.Datetime("us")), "running": [1, 2, 3, 4]})
+    frame = frame.with_columns(pl.lit("a").alias(c) for c in ("run_id", "engine", "surface", "source_id"))
+
+    def place(relative: str) -> Path:
+        (tmp_path / relative).parent.mkdir(parents=True, exist_ok=True)
+        return tmp_path / relative
+
+    assert write_table("windows", frame, place, "s") == 4
+    found = {p.parent.name: pq.ParquetFile(p).read()["running"].to_pylist() for p in tmp_path.rglob("s-0.parquet")}
+    assert found == {"date=2026-05-06": [1], "date=2026-05-07": [2], f"date={NO_DAY}": [3], "date=1969-12-31": [4]}
+    assert duckdb.sql(f"select count(*), max(ts_end) from '{tmp_path}/windows/*/*.parquet'").fetchall() == [
+        (4, stamps[1])
+    ]
+
+
+def test_nothing_is_written_for_no_rows(tmp_path: Path) -> None:
+    assert write_table("runs", pl.DataFrame(), lambda r: tmp_path / r, "s") == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tables_without_a_day(tmp_path: Path) -> None:
+    names = {"run_id": ["a"], "engine": ["vllm"], "source_id": ["s"]}
+    frame = pl.DataFrame(names | {"config": pl.Series([pairs({"a": "b"})], dtype=PAIR)})
+    (tmp_path / "runs").mkdir()
+    assert write_table("runs", frame, lambda r: tmp_path / r, "s") == 1
+    assert duckdb.sql(f"select config['a'] from '{tmp_path}/runs/s-0.parquet'").fetchall() == [("b",)]
