@@ -187,10 +187,11 @@ def test_all_lines_of_one_start_are_one_run_and_the_next_start_is_another() -> N
 
 
 def test_a_run_belongs_to_its_stream() -> None:
+    from vllm_lines import parsed_lines
+
     from tracelens.engines.base import Context, Parsed
     from tracelens.engines.vllm import ENGINE
     from tracelens.sources.clocks import resolve
-    from vllm_lines import parsed_lines
 
     parsed = Parsed()
     for pod, first in (("pod-a", 0), ("pod-b", 10)):

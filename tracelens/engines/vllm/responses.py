@@ -15,6 +15,7 @@ import msgspec
 import polars as pl
 
 from tracelens.engines.base import Context, JsonRecord, Parsed, Reject, emitted_by_round
+from tracelens.engines.units import INT32_MAX
 from tracelens.engines.vllm.startup import leaf
 
 KEYS: tuple[bytes, ...] = (b'"speculative_decoding"', b'"generation_time_ms"', b'"num_spec_steps"')
@@ -197,7 +198,7 @@ def _counts(steps: Object, key: str) -> list[int] | None:
     value = steps.get(key)
     if value is None:
         return None
-    if not isinstance(value, list) or not all(type(v) is int and 0 <= v < 2**31 for v in value):
+    if not isinstance(value, list) or not all(type(v) is int and 0 <= v < INT32_MAX for v in value):
         raise BrokenError(f"{key}: not a list of counts")
     return value
 
@@ -295,7 +296,7 @@ def _speculation(spec: Object, output: int | None) -> dict[str, Any]:
         "drafted": drafted,
         "accepted": accepted,
         "accepted_hist": hist or None,
-        "num_speculative_tokens": k if k is None or k < 2**31 else None,
+        "num_speculative_tokens": k if k is None or k <= INT32_MAX else None,
         "counts_basis": "logged",
     }
     if output is not None and output > 0 and rounds is not None and accepted is not None:

@@ -106,7 +106,7 @@ def v1_windows(lines: pl.DataFrame, tables: Tables) -> pl.DataFrame:
 def _recovered(part: pl.DataFrame) -> pl.DataFrame:
     """Rounds and per-position counts of lines with one K and at least one drafted token."""
     k = part["_k"][0]
-    rates = np.array(part["rates"].to_list(), dtype=np.float64)
+    rates = part["rates"].list.to_array(k).to_numpy()
     total = rates.sum(axis=1)
     mal = part["mal"].to_numpy()
     # 0.8.5 printed the mean without the target's own token, 0.9.0 and later with it, in the same words (vllm#17908):
