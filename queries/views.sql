@@ -16,6 +16,8 @@
 -- NULL is "not measured". Sums are weighted by `weight`. 0/0 is NULL.
 
 -- ---------------------------------------------------------------- macros
+create or replace macro lake_files(name) as getvariable('lake') || '/' || name || '/**/*.parquet';
+
 -- The id that a request has on every surface. vLLM puts `chatcmpl-` or `cmpl-` before it, a prompt index behind it
 -- (completions; only `-0` is taken off: further prompts of one call are requests of their own, and an id such as
 -- `cmpl-bench-5` in a response has no index) and, from 0.14, `-` and 8 hex digits of its own (vllm.md 4c).
@@ -63,28 +65,25 @@ select * replace (coalesce(weight, 1) as weight),
        draft_us / 1000.0 as draft_ms, target_us / 1000.0 as target_ms, sample_us / 1000.0 as sample_ms,
        rollback_us / 1000.0 as rollback_ms, repack_us / 1000.0 as repack_ms, emit_lag_us / 1000.0 as emit_lag_ms,
        step_us / 1000.0 as step_ms
-from read_parquet(getvariable('lake') || '/rounds/**/*.parquet', union_by_name = true, hive_partitioning = true,
-                  hive_types = {'date': date});
+from read_parquet(lake_files('rounds'), union_by_name = true, hive_partitioning = true, hive_types = {'date': date});
 
 create or replace view windows as
 select * replace (coalesce(weight, 1) as weight),
        window_us / 1000.0 as window_ms, draft_us / 1000.0 as draft_ms, target_us / 1000.0 as target_ms,
        sample_us / 1000.0 as sample_ms, rollback_us / 1000.0 as rollback_ms, repack_us / 1000.0 as repack_ms,
        emit_lag_us / 1000.0 as emit_lag_ms, step_us / 1000.0 as step_ms, round_us / 1000.0 as round_ms
-from read_parquet(getvariable('lake') || '/windows/**/*.parquet', union_by_name = true, hive_partitioning = true,
-                  hive_types = {'date': date});
+from read_parquet(lake_files('windows'), union_by_name = true, hive_partitioning = true, hive_types = {'date': date});
 
 create or replace view requests as
 select * replace (coalesce(weight, 1) as weight),
        draft_us / 1000.0 as draft_ms, target_us / 1000.0 as target_ms, ttft_us / 1000.0 as ttft_ms,
        decode_us / 1000.0 as decode_ms, e2e_us / 1000.0 as e2e_ms, queue_us / 1000.0 as queue_ms,
        tpot_us / 1000.0 as tpot_ms
-from read_parquet(getvariable('lake') || '/requests/**/*.parquet', union_by_name = true, hive_partitioning = true,
-                  hive_types = {'date': date});
+from read_parquet(lake_files('requests'), union_by_name = true, hive_partitioning = true, hive_types = {'date': date});
 
-create or replace view runs as from read_parquet(getvariable('lake') || '/runs/**/*.parquet', union_by_name = true);
-create or replace view rejects as from read_parquet(getvariable('lake') || '/rejects/**/*.parquet', union_by_name = true);
-create or replace view sources as from read_parquet(getvariable('lake') || '/sources/**/*.parquet', union_by_name = true);
+create or replace view runs as from read_parquet(lake_files('runs'), union_by_name = true);
+create or replace view rejects as from read_parquet(lake_files('rejects'), union_by_name = true);
+create or replace view sources as from read_parquet(lake_files('sources'), union_by_name = true);
 
 -- ---------------------------------------------------------------- one row a request
 -- Records of several surfaces that speak of one request (access and query log; response and request line) become one

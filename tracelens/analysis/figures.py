@@ -175,6 +175,8 @@ def observed(rho: Row, base: Row, speed: Row, figures: Figures, level: float) ->
     token = _relative_token_time(rho, base, figures)
     out["relative_token_time"], out["relative_token_time_basis"] = token["value"], token["basis"]
     _bound(out, "relative_token_time", positive_interval(token["estimate"], level))
+    step, committed = figures.get("step_ms"), figures.get("tau_committed")
+    out["step_token_ms"] = step / committed if step is not None and committed else None
     out["speedup_step"] = 1.0 / token["value"] if token["value"] and token["basis"] == "step" else None
     _bound(out, "speedup_step", None)
     if token["estimate"] is not None:
