@@ -90,7 +90,9 @@ def _inspect(file: SourceFile, engines: Sequence[Engine], options: IngestOptions
         versions |= _values(made.runs, "engine_version")
         models |= _values(made.runs, "model") | _values(made.requests, "model")
         stamps += _range(made)
-    note = "not text" if reading.binary else "empty" if not reading.bytes else None if surfaces else "nothing recognised"
+    note = (
+        "not text" if reading.binary else "empty" if not reading.bytes else None if surfaces else "nothing recognised"
+    )
     return Inspected(
         file.name, note, reading.compression, reading.encoding, reading.envelopes, reading.lines, surfaces,
         tuple(sorted(versions)), tuple(sorted(models)), min(stamps, default=None), max(stamps, default=None), rejects,

@@ -67,7 +67,7 @@ class Labels:
         given = [c for c in LABEL_COLUMNS if f"_label_{c}" in joined.columns]
         joined = joined.with_columns(
             # A label that a person gave wins over what the record says of its task.
-            *(pl.coalesce(pl.col(f"_label_{c}").cast(types[c], strict=False), c).alias(c) for c in given)
+            *(pl.coalesce(_fitting(f"_label_{c}", c, types[c]), c).alias(c) for c in given)
         ).drop("_key")
         others = [c for c in self.rows.columns if c != "_key" and c not in LABEL_COLUMNS]
         return joined, [pl.struct(key=pl.lit(c), value=pl.col(f"_label_{c}").cast(pl.String)) for c in others]
@@ -91,6 +91,17 @@ class Labels:
         return frame.with_columns(task_type=chain)
 
 
+def _fitting(name: str, column: str, kind: pl.DataType) -> pl.Expr:
+    """A label as a value of its column; null where it is none (it would make its row break an identity)."""
+    import polars as pl
+
+    value = pl.col(name).cast(kind, strict=False)
+    if not kind.is_numeric():
+        return value
+    high = {"top_p": 1.0, "temperature": 1e6}.get(column, float(2**31))
+    return pl.when(value.is_between(0, high)).then(value)
+
+
 def request_key(column: pl.Expr) -> pl.Expr:
     """The id that a request has on every surface: the macro `request_key` of queries/views.sql, in polars."""
     import polars as pl
@@ -98,7 +109,11 @@ def request_key(column: pl.Expr) -> pl.Expr:
     chat = column.str.extract(r"^chatcmpl-(.*?)(?:-[0-9a-f]{8})?$", 1)
     completion = column.str.extract(r"^cmpl-(.*?)(?:-0)?(?:-[0-9a-f]{8})?$", 1)
     return (
-        pl.when(column.str.starts_with("chatcmpl-")).then(chat).when(column.str.starts_with("cmpl-")).then(completion).otherwise(column)
+        pl.when(column.str.starts_with("chatcmpl-"))
+        .then(chat)
+        .when(column.str.starts_with("cmpl-"))
+        .then(completion)
+        .otherwise(column)
     )
 
 
@@ -122,7 +137,9 @@ def read_labels(path: Path) -> pl.DataFrame:
         else:
             frame = pl.read_csv(path, infer_schema=False)
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise InputError(f"--labels {path}: can't be read as {suffix or 'CSV'}: {str(error).splitlines()[0]}") from error
+        raise InputError(
+            f"--labels {path}: can't be read as {suffix or 'CSV'}: {str(error).splitlines()[0]}"
+        ) from error
     if "request_id" not in frame.columns:
         raise InputError(f"--labels {path}: no column request_id (it has {', '.join(frame.columns[:12])})")
     flat = [c for c, t in frame.schema.items() if not t.is_nested()]
@@ -130,7 +147,9 @@ def read_labels(path: Path) -> pl.DataFrame:
     frame = frame.with_columns(_key=request_key(pl.col("request_id"))).drop("request_id").unique(maintain_order=True)
     twice = frame.filter(pl.col("_key").is_duplicated())["_key"].unique()
     if len(twice):
-        raise InputError(f"--labels {path}: {len(twice)} request ids are labelled twice with different values; keep one row each")
+        raise InputError(
+            f"--labels {path}: {len(twice)} request ids are labelled twice with different values; keep one row each"
+        )
     return frame
 
 
@@ -158,14 +177,21 @@ def _rule(path: Path, number: int, rule: Any) -> Rule:
         raise InputError(f'{where}: needs type = "…" (the task type it gives)')
     unknown = set(rule) - _RULE_KEYS
     if unknown or len(rule) < 2:
-        raise InputError(f"{where}: conditions are request_id, model (patterns) and temperature ([low, high]); found {', '.join(sorted(unknown)) or 'none'}")
+        raise InputError(
+            f"{where}: conditions are request_id, model (patterns) and temperature ([low, high]); found {', '.join(sorted(unknown)) or 'none'}"
+        )
     for key in ("request_id", "model"):
         if key in rule:
             _pattern(where, key, rule[key])
     span = rule.get("temperature")
     if span is not None and not (_numbers(span) and len(span) == 2 and span[0] <= span[1]):
         raise InputError(f"{where}: temperature is a range [low, high]")
-    return Rule(rule["type"], rule.get("request_id"), rule.get("model"), None if span is None else (float(span[0]), float(span[1])))
+    return Rule(
+        rule["type"],
+        rule.get("request_id"),
+        rule.get("model"),
+        None if span is None else (float(span[0]), float(span[1])),
+    )
 
 
 def _numbers(values: Any) -> bool:

@@ -60,40 +60,67 @@ def read(
     with BlockStream(file, checkpoints=checkpoints) as stream:
         document = _Document()
         for block in stream:
+            if progress is not None:
+                progress(len(block.data))
             if document.takes(block):
                 continue
             for held in document.release():
-                _block(finder.find(held), engines, parsed, rejects)
-            _block(finder.find(block), engines, parsed, rejects)
-            if progress is not None:
-                progress(len(block.data))
+                _found(finder, held, engines, parsed, rejects)
+            _found(finder, block, engines, parsed, rejects)
         if not document.finish(engines, parsed):
             for held in document.release():
-                _block(finder.find(held), engines, parsed, rejects)
-        _block(finder.finish(), engines, parsed, rejects)
+                _found(finder, held, engines, parsed, rejects)
+        _block(finder.finish(), None, engines, parsed, rejects)
         rejects += [*stream.problems, *finder.problems]
         return Reading(
-            stream.sha256, stream.bytes, stream.lines, stream.encoding, stream.compression, tuple(sorted(finder.envelopes)),
-            stream.binary, dict(stream.prefix_sha256), parsed, rejects,
-        )  # fmt: skip
+            sha256=stream.sha256,
+            bytes=stream.bytes,
+            lines=stream.lines,
+            encoding=stream.encoding,
+            compression=stream.compression,
+            envelopes=tuple(sorted(finder.envelopes)),
+            binary=stream.binary,
+            prefixes=dict(stream.prefix_sha256),
+            parsed=parsed,
+            rejects=rejects,
+        )
 
 
-def _block(frame: pl.DataFrame, engines: Sequence[Engine], parsed: dict[str, Parsed], rejects: list[Reject]) -> None:
-    """Hand the lines of a block to the engines: text to all whose needles are in it, JSON to the first that claims it."""
+def _found(
+    finder: LineFinder, block: Block, engines: Sequence[Engine], parsed: dict[str, Parsed], rejects: list[Reject]
+) -> None:
+    frame = finder.find(block)
+    _block(frame, None if finder.joined else finder.found, engines, parsed, rejects)
+
+
+def _block(
+    frame: pl.DataFrame, found: set[bytes] | None, engines: Sequence[Engine], parsed: dict[str, Parsed],
+    rejects: list[Reject],
+) -> None:  # fmt: skip
+    """Hand the lines of a block to the engines: text to all whose needles are in it, JSON to the first to claim it.
+
+    `found` are the needles of the block; None where lines may come from earlier blocks (joined parts).
+    """
     if not frame.height:
         return
-    import polars as pl
-
     json = frame["text"].str.contains(r"^\s*(?:data:\s*)?\{")  # server-sent events put `data: ` before an object
     text = frame.filter(~json)
     if text.height:
-        for engine in engines:
-            if engine.needles:
-                wanted = text.filter(pl.col("text").str.contains_any([n.decode() for n in engine.needles]))
-                if wanted.height:
-                    parsed[engine.name].merge(engine.lines(wanted))
+        _text(text, found, engines, parsed)
     if text.height < frame.height:
         _records(_decoded(frame.filter(json), rejects), engines, parsed)
+
+
+def _text(text: pl.DataFrame, found: set[bytes] | None, engines: Sequence[Engine], parsed: dict[str, Parsed]) -> None:
+    import polars as pl
+
+    readers = [e for e in engines if e.needles and (found is None or not found.isdisjoint(e.needles))]
+    for engine in readers:
+        wanted = text
+        if len(readers) > 1:
+            wanted = text.filter(pl.col("text").str.contains_any([n.decode() for n in engine.needles]))
+        if wanted.height:
+            parsed[engine.name].merge(engine.lines(wanted))
 
 
 def _decoded(frame: pl.DataFrame, rejects: list[Reject]) -> list[JsonRecord]:

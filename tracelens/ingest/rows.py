@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracelens.engines.base import Reject, Tables
+from tracelens.engines.units import INT32_MAX
 from tracelens.errors import InputError
 from tracelens.lake.schema import FACTS, table
 
@@ -19,7 +20,19 @@ if TYPE_CHECKING:
 # Columns that a row takes from its run when it has none itself.
 _FROM_RUN = ("model", "draft_model", "method", "num_speculative_tokens", "forced_acceptance")
 # What --set may not touch: the pipeline's own columns and the measurements.
-SETTABLE = ("replica", "process", "model", "draft_model", "method", "num_speculative_tokens", "task_type", "temperature", "top_p", "forced_acceptance", "num_draft_nodes")  # fmt: skip
+SETTABLE = (
+    "replica",
+    "process",
+    "model",
+    "draft_model",
+    "method",
+    "num_speculative_tokens",
+    "task_type",
+    "temperature",
+    "top_p",
+    "forced_acceptance",
+    "num_draft_nodes",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +81,30 @@ def parse_sets(sets: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]
         if key in SETTABLE:
             columns[key] = _typed(key, value, names[key].arrow)
         elif key in names:
-            raise InputError(f"--set {key}=…: {key} is measured or the pipeline's own; settable are {', '.join(SETTABLE)}, and any new name (a label)")
+            raise InputError(
+                f"--set {key}=…: {key} is measured or the pipeline's own; settable are {', '.join(SETTABLE)}, "
+                "and any new name (a label)"
+            )
         else:
             labels[key] = value
     return columns, labels
 
 
 def _typed(key: str, value: str, arrow: str) -> Any:
-    try:
-        if arrow == "int32":
-            return int(value)
-        if arrow == "double":
-            return float(value)
-    except ValueError as error:
-        raise InputError(f"--set {key}={value}: {key} is a number") from error
     if arrow == "bool":
         if value.lower() not in ("true", "false"):
             raise InputError(f"--set {key}={value}: {key} is true or false")
         return value.lower() == "true"
-    return value
+    if arrow not in ("int32", "double"):
+        return value
+    try:
+        number = int(value) if arrow == "int32" else float(value)
+    except ValueError as error:
+        raise InputError(f"--set {key}={value}: {key} is a number") from error
+    high = 1 if key == "top_p" else INT32_MAX
+    if not 0 <= number <= high:  # NaN is in no range
+        raise InputError(f"--set {key}={value}: {key} is a number from 0 to {high}")
+    return number
 
 
 def finish(engine: str, made: Tables, naming: Naming, columns: Mapping[str, Any], labels: Labels) -> Finished:
@@ -96,7 +114,7 @@ def finish(engine: str, made: Tables, naming: Naming, columns: Mapping[str, Any]
     out = Finished({}, list(made.rejects), [])
     runs = _runs(engine, made.runs, naming)
     if made.runs is not None:
-        out.started_runs = [r for r in runs["run_id"].to_list() if r]
+        out.started_runs = runs.filter(pl.col("run_key") > 0)["run_id"].to_list()
     for name in FACTS:
         frame: pl.DataFrame | None = getattr(made, name)
         if frame is None or not frame.height:
@@ -125,7 +143,7 @@ def _runs(engine: str, runs: pl.DataFrame | None, naming: Naming) -> pl.DataFram
     frame = frame.with_columns(*(pl.lit(None, t).alias(c) for c, t in types.items() if c not in known))
     given = frame["run_id"].to_list()
     names = [
-        naming.run or given[i] or naming.started(engine, when, key)
+        naming.run or given[i] or (naming.started(engine, when, key) if key else naming.before_start(engine))
         for i, (key, when) in enumerate(frame.select("run_key", "started").iter_rows())
     ]
     return frame.with_columns(run_id=pl.Series(names, dtype=pl.String)).select(list(types))
@@ -140,6 +158,7 @@ def _with_run(engine: str, frame: pl.DataFrame, runs: pl.DataFrame, naming: Nami
         if column not in frame.columns:
             kind = pl.Int64() if column == "run_key" else table("rounds").polars_schema()[column]
             frame = frame.with_columns(pl.lit(None, kind).alias(column))
+    frame = frame.with_columns(pl.col("run_key").fill_null(0))
     told = runs.select("run_key", **{f"_{c}": pl.col(c) for c in ("run_id", *_FROM_RUN)})
     frame = frame.join(told, on="run_key", how="left", maintain_order="left", nulls_equal=False)
     given = pl.lit(naming.run) if naming.run else pl.col("run_id")
@@ -154,9 +173,9 @@ def _with_run(engine: str, frame: pl.DataFrame, runs: pl.DataFrame, naming: Nami
 
 def _checked(name: str, frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Reject]]:
     """Refuse the rows that break an identity of SCHEMA.md."""
-    from tracelens.engines.generic.block import broken_identities
-
     import polars as pl
+
+    from tracelens.engines.generic.block import broken_identities
 
     types = table(name).polars_schema()
     full = frame.cast({c: t for c, t in types.items() if c in frame.columns})
@@ -173,7 +192,9 @@ def _checked(name: str, frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Reject]
     return full.filter(~bad), refused
 
 
-def _run_rows(engine: str, runs: pl.DataFrame, tables: Mapping[str, pl.DataFrame], naming: Naming, columns: Mapping[str, Any]) -> pl.DataFrame:
+def _run_rows(
+    engine: str, runs: pl.DataFrame, tables: Mapping[str, pl.DataFrame], naming: Naming, columns: Mapping[str, Any]
+) -> pl.DataFrame:
     """One row a run: what the start-up lines said, or else what all rows of the run agree on."""
     import polars as pl
 
@@ -186,11 +207,21 @@ def _run_rows(engine: str, runs: pl.DataFrame, tables: Mapping[str, pl.DataFrame
         seen.append(frame.group_by("run_id", "engine", maintain_order=True).agg(last.alias("ended"), *agreed))
     if not seen and not runs.height:
         return pl.DataFrame(schema=types)
-    observed = pl.concat(seen, how="vertical_relaxed") if seen else pl.DataFrame(schema={c: types[c] for c in ("run_id", "engine", "ended", *_FROM_RUN)})
+    observed = (
+        pl.concat(seen, how="vertical_relaxed")
+        if seen
+        else pl.DataFrame(schema={c: types[c] for c in ("run_id", "engine", "ended", *_FROM_RUN)})
+    )
     observed = observed.group_by("run_id", "engine", maintain_order=True).agg(
         pl.col("ended").max(), *(pl.col(c).drop_nulls().first() for c in _FROM_RUN)
     )
-    named = runs.drop("run_key", "ended", "engine").group_by("run_id", maintain_order=True).agg(pl.all().drop_nulls().first()) if runs.height else runs.drop("run_key", "ended", "engine")
+    named = (
+        runs.drop("run_key", "ended", "engine")
+        .group_by("run_id", maintain_order=True)
+        .agg(pl.all().drop_nulls().first())
+        if runs.height
+        else runs.drop("run_key", "ended", "engine")
+    )
     rows = observed.join(named, on="run_id", how="full", coalesce=True, suffix="_told", maintain_order="left_right")
     rows = rows.with_columns(
         engine=pl.col("engine").fill_null(engine),
@@ -198,8 +229,26 @@ def _run_rows(engine: str, runs: pl.DataFrame, tables: Mapping[str, pl.DataFrame
         role=pl.lit(naming.role) if naming.role else pl.col("role"),
         source_id=pl.lit(naming.source_id),
     )
-    rows = rows.with_columns(pl.lit(v).alias(c) for c, v in columns.items() if c in ("model", "draft_model", "method", "num_speculative_tokens"))
-    return rows.select([c for c in types if c in rows.columns]).cast({c: t for c, t in types.items() if c in rows.columns})
+    rows = rows.with_columns(
+        pl.lit(v).alias(c)
+        for c, v in columns.items()
+        if c in ("model", "draft_model", "method", "num_speculative_tokens")
+    )
+    return rows.select([c for c in types if c in rows.columns]).cast(
+        {c: t for c, t in types.items() if c in rows.columns}
+    )
+
+
+def run_rows_of(seen: Sequence[Mapping[str, Any]], naming: Naming, columns: Mapping[str, Any]) -> pl.DataFrame:
+    """Run rows of a source that tells of no start, from what its rows agree on."""
+    import polars as pl
+
+    types = table("runs").polars_schema()
+    own = {"role": naming.role, "source_id": naming.source_id}
+    constants = {c: v for c, v in columns.items() if c in _FROM_RUN}
+    rows = [{**row, **own, **constants} for row in seen]
+    names = [c for c in types if any(c in row for row in rows)]
+    return pl.DataFrame(rows, schema={c: types[c] for c in names}) if rows else pl.DataFrame(schema=types)
 
 
 def redacted_id(salt: str, value: str) -> str:

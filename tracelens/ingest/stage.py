@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,15 +15,19 @@ from tracelens import __version__
 from tracelens.engines.base import Context, Engine, Reject
 from tracelens.ingest.labels import Labels
 from tracelens.ingest.options import IngestOptions, Staged
+from tracelens.ingest import fast
 from tracelens.ingest.read import Reading, read
-from tracelens.ingest.rows import Naming, finish
+from tracelens.ingest.rows import Naming, finish, run_rows_of
 from tracelens.lake.parquet import write_table
 from tracelens.lake.schema import SCHEMA_VERSION, TABLES
 from tracelens.sources.clocks import resolve
 from tracelens.sources.discover import SourceFile
+from tracelens.sources.stream import BlockStream
 
 if TYPE_CHECKING:
     import polars as pl
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,9 @@ def place_in(staging: Path) -> Callable[[str], Path]:
 def stage(job: Job, engines: Sequence[Engine], labels: Labels, progress: Callable[[int], None] | None = None) -> Staged:
     """Read one source and write its rows below `job.staging`; the ledger row comes back, and is not written yet."""
     file = job.file
+    quick = _fast(job, engines, labels)
+    if quick is not None:
+        return quick
     reading = read(file, engines, checkpoints=job.checkpoints, progress=progress)
     out = Staged(file.name, file.folder_key, None)
     if reading.binary:
@@ -63,6 +72,49 @@ def stage(job: Job, engines: Sequence[Engine], labels: Labels, progress: Callabl
         out.note = f"already in the lake (as {job.known[reading.sha256]})"
         return out
     return _write(job, reading, engines, labels, out)
+
+
+def _fast(job: Job, engines: Sequence[Engine], labels: Labels) -> Staged | None:
+    """The road for clean canonical JSON lines; None sends the file to the road that finds what is wrong where."""
+    file, options = job.file, job.options
+    plain = labels.rows is None and not labels.rules and not labels.constants
+    if (
+        file.path is None
+        or (file.size or 0) < fast.SMALLEST
+        or not plain
+        or not any(e.name == "generic" for e in engines)
+    ):
+        return None
+    with BlockStream(file, block_bytes=1 << 17) as stream:
+        head = next((b.data for b in stream), b"")
+    foreign = [k for e in engines if e.name != "generic" for k in e.json_keys]
+    shape = fast.shape_of(head[: head.rfind(b"\n") + 1], options.tz, foreign)
+    if shape is None:
+        return None
+    out = Staged(file.name, file.folder_key, None)
+    try:
+        found = fast.scan(file, shape, job.checkpoints)
+        if found.sha256 in job.known:
+            out.note = f"already in the lake (as {job.known[found.sha256]})"
+            return out
+        naming = Naming(found.sha256[:16], file.folder_key, options.run, options.role, job.adopt)
+        try:
+            written = fast.write(file, shape, found, job.columns, naming, job.staging)
+        except fast.NotUniform:
+            shape = dataclasses.replace(shape, uniform=False)
+            written = fast.write(file, shape, fast.scan(file, shape, ()), job.columns, naming, job.staging)
+    except fast.Unproved as why:
+        log.info("%s: read line by line (%s)", file.name, why)
+        return None
+    runs = run_rows_of(written.runs, naming, job.columns)
+    write_table("runs", runs, place_in(job.staging), naming.source_id)
+    surface = f"generic.{written.table.removesuffix('s')}"
+    rows = {written.table: written.rows, "runs": runs.height}
+    reading = Reading(
+        found.sha256, found.bytes, found.lines, found.encoding, found.compression, (), False, found.prefixes
+    )
+    out.entry = _entry(job, reading, {surface: written.rows}, rows, 0, found.lines - written.rows)
+    return out
 
 
 def _write(job: Job, reading: Reading, engines: Sequence[Engine], labels: Labels, out: Staged) -> Staged:
@@ -97,7 +149,16 @@ def _write(job: Job, reading: Reading, engines: Sequence[Engine], labels: Labels
         rows["rejects"] = write_table("rejects", _reject_rows(source_id, rejects), place, source_id)
     out.reasons = Counter(r.reason for r in rejects)
     out.first_rejects = [(r.line, r.reason) for r in rejects[:3]]
-    out.entry = {
+    counts = {t: rows[t] for t in TABLES if rows[t]}
+    out.entry = _entry(job, reading, surfaces, counts, len(rejects), max(0, reading.lines - reading.claimed))
+    return out
+
+
+def _entry(
+    job: Job, reading: Reading, surfaces: Mapping[str, int], rows: Mapping[str, int], rejects: int, unrecognised: int
+) -> dict[str, Any]:
+    source_id = reading.sha256[:16]
+    return {
         "source_id": source_id,
         "name": job.file.name,
         "sha256": reading.sha256,
@@ -107,9 +168,9 @@ def _write(job: Job, reading: Reading, engines: Sequence[Engine], labels: Labels
         "compression": reading.compression,
         "envelope": ", ".join(reading.envelopes) or None,
         "surfaces": dict(surfaces),
-        "rows": {t: rows[t] for t in TABLES if rows[t]},
-        "rejects": len(rejects),
-        "unrecognised": max(0, reading.lines - reading.claimed),
+        "rows": dict(rows),
+        "rejects": rejects,
+        "unrecognised": unrecognised,
         "ingested_at": dt.datetime.now(dt.UTC).replace(tzinfo=None),
         "tracelens_version": __version__,
         "schema_version": SCHEMA_VERSION,
@@ -119,7 +180,6 @@ def _write(job: Job, reading: Reading, engines: Sequence[Engine], labels: Labels
         "_prefixes": reading.prefixes,
         "_files": sorted(p.relative_to(job.staging).as_posix() for p in job.staging.rglob(f"{source_id}-*.parquet")),
     }
-    return out
 
 
 def _reject_rows(source_id: str, rejects: Sequence[Reject]) -> pl.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tracelens.engines.base import Reject
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import polars as pl
+    from ahocorasick_rs import BytesAhoCorasick
 
     from tracelens.sources.stream import Block
 
@@ -26,11 +28,15 @@ class LineFinder:
 
     Attributes:
         envelopes: the envelopes seen so far, as in the column `envelope`.
+        found: the needles that were in the last block.
+        joined: whether messages in parts were put together in it; those may have begun before it.
         problems: messages in parts that never ended.
     """
 
     def __init__(self, needles: Sequence[bytes]) -> None:
         self.envelopes: set[str] = set()
+        self.found: set[bytes] = set()
+        self.joined = False
         self._plain = [needle for needle in dict.fromkeys(needles) if needle]
         escaped = [needle.replace(b'"', b'\\"') for needle in self._plain if b'"' in needle]
         self._escaped = [*self._plain, *escaped]
@@ -52,6 +58,7 @@ class LineFinder:
             parts is given where it ends, with the line and offset of its first part.
         """
         taken, joined = self._joiner.split(block)
+        self.joined = bool(joined)
         hits = self._hits(block.data)
         if not hits and not joined:
             return empty_lines()
@@ -65,15 +72,12 @@ class LineFinder:
         return self._peeled([], [], None, joined)
 
     def _hits(self, data: bytes) -> list[int]:
-        """Where needles begin, in no order; several may lie in one line."""
-        hits: list[int] = []
-        add, find = hits.append, data.find
-        for needle in self._forms(data):
-            at, size = find(needle), len(needle)
-            while at >= 0:
-                add(at)
-                at = find(needle, at + size)
-        return hits
+        """Where needles begin, in order; several may lie in one line."""
+        forms = tuple(self._forms(data))
+        matches = _automaton(forms).find_matches_as_indexes(data)
+        # Escaped forms stand behind the plain ones; which needle they are of does not matter much: all are kept.
+        self.found = {forms[index] for index in {index for index, _, _ in matches}}
+        return [start for _, start, _ in matches]
 
     def _forms(self, data: bytes) -> list[bytes]:
         """The needles as they may read in the block.
@@ -111,6 +115,18 @@ class LineFinder:
         if peeled["envelope"].null_count() < peeled.height:
             self.envelopes.update(peeled["envelope"].drop_nulls().unique().to_list())
         return peeled
+
+
+@lru_cache(maxsize=8)
+def _automaton(needles: tuple[bytes, ...]) -> BytesAhoCorasick:
+    """All needles in one pass.
+
+    A scan for each needle runs at 4 GB/s, one for all of them at 0.5 GB/s: past eight needles, which two engines have
+    together, the automaton is cheaper, and another engine then costs nothing.
+    """
+    from ahocorasick_rs import BytesAhoCorasick, Implementation
+
+    return BytesAhoCorasick(list(needles), implementation=Implementation.DFA)
 
 
 def empty_lines() -> pl.DataFrame:

@@ -155,7 +155,9 @@ IDENTITIES: Mapping[str, Sequence[tuple[str, str]]] = {name: _identities(name) f
 # All of a table are taken at once: each sees the row as it was read.
 DERIVED: Mapping[str, Mapping[str, str]] = {
     "rounds": {
-        "step_share": "case when step_share is null and step_id is not null then "
+        # The batch says it exactly, also where only some of its requests are logged; else the rows of the step do.
+        "step_share": "case when step_share is null and batch_size > 0 then 1.0 / batch_size "
+        "when step_share is null and step_id is not null then "
         "1.0 / count(*) over (partition by engine, run_id, replica, step_id) else step_share end",
     },
     "requests": {
