@@ -118,10 +118,10 @@ def test_prefill_rounds_plain_steps_and_the_fifth_field() -> None:
     )
     assert rejects == []
     assert rows(tables.rounds, *COUNTS[:6], "has_prefill") == [
-        ("7", 0, 0, 0, 1, 2, True), ("8", 0, 5, 5, 6, 2, True), ("7", 1, 0, 0, 1, 1, False),
+        ("8", 0, 5, 5, 6, 2, True), ("7", 0, 0, 0, 1, 1, False),
     ]  # fmt: skip
     assert rows(tables.rounds, "draft_us", "sample_us", "repack_us", "step_us") == [
-        (20, 6, 4, 60), (20, 6, 4, 60), (0, 10, None, 40),
+        (20, 6, 4, 60), (0, 10, None, 40),
     ]  # fmt: skip
 
 
@@ -239,8 +239,8 @@ def test_the_configuration_dump_starts_a_run() -> None:
     dump = ["[SpeculativeExecutionConfig]", "model_type: qwen_2-mtp", "type: mtp", "gen_num_per_cycle: 4"]
     tables, _ = ingest(*dump, *dump, at(1, stream(7, 4, 2)), "gen_num_per_cycle: 2", at(2, stream(7, 2, 2)))
     columns = ("run_key", "method", "num_speculative_tokens", "engine_era", "role")
-    assert rows(tables.runs, *columns) == [(1, "mtp", 4, "sp_engine", "speculative"), (2, None, 2, "sp_engine", None)]
-    assert rows(tables.rounds, "run_key", "num_speculative_tokens") == [(1, None), (2, None)]  # from the run
+    assert rows(tables.runs, *columns) == [(0, "mtp", 4, "sp_engine", "speculative"), (1, None, 2, "sp_engine", None)]
+    assert rows(tables.rounds, "run_key", "num_speculative_tokens") == [(0, None), (1, None)]  # from the run
     varied = [stream(7, propose, 1) for propose in (1, 2, 3, 0, 2)]
     tables, _ = ingest(*(at(i, text) for i, text in enumerate(varied)))
     assert set(rows(tables.rounds, "num_speculative_tokens")) == {(None,)}

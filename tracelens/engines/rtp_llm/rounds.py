@@ -115,7 +115,13 @@ def _sp_rows(streams: pl.DataFrame, key: list[str], rejects: list[Reject]) -> pl
     rejects.extend(
         Reject(line, why, SP, offset) for line, offset in streams.filter(bad).select("line", "offset").rows()
     )
-    rows = streams.with_columns(pl.len().over(key).alias("batch")).filter(~bad & ~pl.col("cut"))
+    # A stream's first token is the prefill's and no round: propose 0, and the first line of a stream that only has
+    # plain steps. Its step is flagged all the same, since the others waited for the prefill in it.
+    first = pl.int_range(pl.len()).over("stream", "pid", "request_id") == 0
+    prefill = (pl.col("propose") == 0) & ((pl.col("kind") == "stream") | first)
+    rows = streams.with_columns(pl.len().over(key).alias("batch"), prefill.alias("prefill"))
+    rows = rows.with_columns((pl.col("has_prefill") | pl.col("prefill").any().over(key)).alias("has_prefill"))
+    rows = rows.filter(~bad & ~pl.col("cut") & ~pl.col("prefill").fill_null(False))
     return rows.select(
         pl.col("line").alias("source_line"),
         pl.lit(SP).alias("surface"),

@@ -32,14 +32,14 @@ class _Run:
 def with_runs(tables: Tables, config: Sequence[pl.DataFrame]) -> Tables:
     """Add the runs of the source, name them in the rows, and K in the rounds that do not know theirs.
 
-    A configuration dump starts a run, unless it repeats the one before (every rank prints its own). Rows before the
-    first dump stay with the run that all logs of the process share: engine.log tells of no start, and its rounds
-    and the access log's requests must be of one run to be counted once.
+    The first configuration dump (main_0.log) tells of the run that all logs of the folder share: engine.log and the
+    access log tell of no start, and their rounds and requests must be of one run to be counted once. A dump that
+    differs from the one before (every rank prints its own) is a restart, and starts another run.
     """
     runs = _dumps(pl.concat(config).sort("line")) if config else []
-    key = _run_key([run.line for run in runs])
+    key = _run_key([run.line for run in runs[1:]])
     if tables.rounds is not None:
-        tables.rounds = _with_k(tables.rounds, key)
+        tables.rounds = _with_k(tables.rounds, guess=not runs)
     for name in ("rounds", "windows", "requests") if runs else ():
         frame = getattr(tables, name)
         if frame is not None:
@@ -50,7 +50,7 @@ def with_runs(tables: Tables, config: Sequence[pl.DataFrame]) -> Tables:
             ("rtp-llm", run.era, run.method, run.k, None if run.method in (None, "none") else "speculative")
             for run in runs
         ]
-        tables.runs = pl.DataFrame([(i, *run) for i, run in enumerate(told, 1)], schema=_SCHEMA, orient="row")
+        tables.runs = pl.DataFrame([(i, *run) for i, run in enumerate(told)], schema=_SCHEMA, orient="row")
     return tables
 
 
@@ -69,7 +69,7 @@ def _dumps(config: pl.DataFrame) -> list[_Run]:
 
 
 def _run_key(starts: Sequence[int]) -> pl.Expr:
-    """Number of runs that have started at a line."""
+    """Number of restarts above a line."""
     begun = [(pl.col("source_line") >= start).cast(pl.Int64) for start in starts]
     return pl.sum_horizontal([pl.lit(0, pl.Int64), *begun]).alias("run_key")
 
@@ -79,11 +79,11 @@ def _name_eras(runs: list[_Run], tables: Tables) -> None:
     for frame in (tables.rounds, tables.windows):
         if frame is not None:
             for key, surface in frame.select("run_key", "surface").unique().sort("surface").rows():
-                if key > 0 and surface in _ERAS:
-                    runs[key - 1].era = _ERAS[surface]
+                if surface in _ERAS:
+                    runs[key].era = _ERAS[surface]
 
 
-def _with_k(rounds: pl.DataFrame, run_key: pl.Expr) -> pl.DataFrame:
+def _with_k(rounds: pl.DataFrame, guess: bool) -> pl.DataFrame:
     """K of the old engine's rounds without a dump: the longest draft, where most drafts have just that length.
 
     `propose_token_num` is K, but for prefill (0), the first round after a separate prefill (1), and the deterministic
@@ -91,12 +91,13 @@ def _with_k(rounds: pl.DataFrame, run_key: pl.Expr) -> pl.DataFrame:
     """
     if "num_speculative_tokens" not in rounds.columns:
         rounds = rounds.with_columns(pl.lit(None, pl.Int32).alias("num_speculative_tokens"))
+    if not guess:
+        return rounds
     own = pl.col("surface") == SP
-    before = run_key == 0
-    drafted = pl.when(own & before & (pl.col("drafted") > 0)).then("drafted")
+    drafted = pl.when(own & (pl.col("drafted") > 0)).then("drafted")
     longest = drafted.max()
     most = (drafted == longest).sum() * 2 > drafted.count()
-    unknown = own & before & most & pl.col("num_speculative_tokens").is_null()
+    unknown = own & most & pl.col("num_speculative_tokens").is_null()
     return rounds.with_columns(
         pl.when(unknown).then(longest).otherwise("num_speculative_tokens").alias("num_speculative_tokens")
     )
