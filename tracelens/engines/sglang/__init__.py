@@ -12,14 +12,15 @@ from tracelens.engines.sglang import lines, requests, runs, windows
 __all__ = ["ENGINE"]
 
 _REQUEST_FIGURES = (
-    "draft_accept_ratio", "token_accept_prob", "hazard", "rollback_len", "tau_committed", "tpot_ms", "temperature",
+    "draft_accept_ratio", "token_accept_prob", "hazard", "rollback_len", "near_k_round_share", "near_k_request_share",
+    "tau_committed", "tpot_ms", "speedup_tpot", "temperature", "top_p",
 )  # fmt: skip
 SURFACES = (
     Surface(
         lines.DECODE,
         "Decode batch (40 decode passes of one scheduler)",
         "0.4.1-0.5.23 (acceptance 0.4.2+)",
-        ("tau_verified", "draft_accept_ratio", "running"),
+        ("tau_verified", "draft_accept_ratio", "step_ms", "running"),
         "on by default; --decode-log-interval 1 makes it a step; SGLANG_LOG_MS=1 (0.5.6+) and "
         "SGLANG_LOG_FORWARD_ITERS=1 (0.5.5+) make its times and passes exact",
     ),

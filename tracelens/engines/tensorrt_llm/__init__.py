@@ -41,7 +41,7 @@ SURFACES = (
         perf.RESPONSE,
         "responses with choices[].speculative_decoding",
         "proposed 2026-09 (#19311)",
-        ("draft_accept_ratio", "hazard", "rollback_len"),
+        ("draft_accept_ratio", "hazard", "rollback_len", "near_k_request_share", "tau_committed"),
         "per_request_spec_decode_stats: true, and log the responses",
     ),
 )
