@@ -74,11 +74,11 @@ def to_arrow(name: str, frame: pl.DataFrame) -> pa.Table:
             columns.append(pa.nulls(frame.height, field.type))
             continue
         column = frame[field.name].cast(types[field.name]).rechunk().to_arrow()
-        columns.append(_map(column, field.type) if pa.types.is_map(field.type) else column.cast(field.type))
+        columns.append(map_array(column, field.type) if pa.types.is_map(field.type) else column.cast(field.type))
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _map(pairs: pa.Array, kind: pa.DataType) -> pa.Array:
+def map_array(pairs: pa.Array, kind: pa.DataType) -> pa.Array:
     """A list of key/value structs as an Arrow map; a null list stays null."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -1,0 +1,45 @@
+"""`tracelens label`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tracelens.cli import options as opt
+
+
+def label(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="CSV, JSON lines or Parquet with request_id and any columns; or a tracelens.toml."
+        ),
+    ],
+    lake: opt.LakeDir = opt.DEFAULT_LAKE,
+    as_json: opt.Json = False,
+) -> None:
+    """Add labels (task types) to a lake that exists, without ingesting again.
+
+    Ids match whatever an engine put before or behind them (chatcmpl-…, cmpl-…-0). A label of the file wins over what
+    the record says; a rule of a tracelens.toml gives a task type only to rows that have none.
+    """
+    from tracelens.errors import InputError
+    from tracelens.ingest.labels import read_labels, read_rules
+    from tracelens.ingest.relabel import relabel
+
+    if not file.is_file():
+        raise InputError(f"{file}: no such file; give labels as CSV, JSON lines or Parquet, or a tracelens.toml")
+    rules = file.suffix.lower() == ".toml"
+    done = relabel(lake, None if rules else read_labels(file), read_rules(file) if rules else ())
+    if as_json:
+        document = {"rows": done.rows, "files": done.files, "labels": done.labels, "unmatched": done.unmatched}
+        sys.stdout.write(json.dumps(document) + "\n")
+        return
+    rows = ", ".join(f"{n:,} {name}" for name, n in done.rows.items() if n) or "nothing"
+    sys.stdout.write(f"changed {rows} in {done.files} files\n")
+    if done.unmatched:
+        sys.stdout.write(f"{done.unmatched:,} of {done.labels:,} labelled ids are not in the lake\n")

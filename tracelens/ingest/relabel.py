@@ -1,0 +1,137 @@
+"""Labels for a lake that exists: rewritten files take the place of the old ones in one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracelens.errors import InputError
+from tracelens.ingest.labels import LABEL_COLUMNS, Rule
+from tracelens.lake.connection import connect
+from tracelens.lake.parquet import COMPRESSION, LEVEL, ROW_GROUP, map_array
+from tracelens.lake.schema import table
+from tracelens.lake.store import Store, is_lake
+
+if TYPE_CHECKING:
+    import duckdb
+    import polars as pl
+    import pyarrow as pa
+
+# Windows belong to no request.
+_TABLES = ("rounds", "requests")
+
+
+@dataclass(frozen=True, slots=True)
+class Relabelled:
+    """What `relabel` did."""
+
+    rows: dict[str, int]
+    files: int
+    labels: int
+    unmatched: int
+
+
+def relabel(root: Path, rows: pl.DataFrame | None, rules: Sequence[Rule]) -> Relabelled:
+    """Fill columns of requests and rounds from labels by request key, and task types from rules where there is none.
+
+    Args:
+        root: the lake.
+        rows: text columns and `_key` (the request key), one row a request, as `read_labels` gives them; or None.
+        rules: in order; the first that fits gives the task type.
+
+    Raises:
+        InputError: there is no lake.
+    """
+    if not is_lake(root):
+        raise InputError(f"no lake at {root}: run `tracelens ingest PATH… --lake {root}` first")
+    store = Store(root)
+    columns = [c for c in LABEL_COLUMNS if rows is not None and c in rows.columns]
+    con = connect(root, lock=False)
+    con.execute("set memory_limit = '512MB'")
+    if rows is not None:
+        con.register("given", _arrow(rows, columns))
+        con.execute("create temp table label as select * from given")
+    changed = dict.fromkeys(_TABLES, 0)
+    files = 0
+    with store.transaction() as txn, txn.locked():
+        for name in _TABLES:
+            for path in sorted((root / name).rglob("*.parquet")):
+                relative = path.relative_to(root).as_posix()
+                statement, values = _select(name, path, rows, columns, rules)
+                n = con.execute(f"select count(*) filter (_changed) from ({statement})", values).fetchone()
+                if n is None or not n[0]:
+                    continue
+                target = str(txn.path(relative)).replace("'", "''")
+                con.execute(
+                    f"copy (select * exclude (_changed) from ({statement})) to '{target}' (format parquet, "
+                    f"compression {COMPRESSION}, compression_level {LEVEL}, row_group_size {ROW_GROUP})",
+                    values,
+                )
+                changed[name] += n[0]
+                files += 1
+        txn.commit(have_lock=True)
+    return Relabelled(changed, files, 0 if rows is None else rows.height, _unmatched(con, rows))
+
+
+def _arrow(rows: pl.DataFrame, columns: Sequence[str]) -> pa.Table:
+    """The labels with canonical columns as they are and all others as one map."""
+    import polars as pl
+    import pyarrow as pa
+
+    extras = [c for c in rows.columns if c != "_key" and c not in columns]
+    pairs = [pl.struct(key=pl.lit(c), value=pl.col(c)) for c in extras]
+    kind = pl.List(pl.Struct({"key": pl.String, "value": pl.String}))
+    listed = pl.concat_list(pairs).list.drop_nulls() if pairs else pl.lit([], kind)
+    listed = listed.list.filter(pl.element().struct.field("value").is_not_null()) if pairs else listed
+    frame = rows.select("_key", *columns, _extra=listed)
+    arrow = frame.drop("_extra").to_arrow()
+    kind_of_map = pa.map_(pa.string(), pa.string())
+    return arrow.append_column("_extra", map_array(frame["_extra"].rechunk().to_arrow(), kind_of_map))
+
+
+def _select(
+    name: str, path: Path, rows: pl.DataFrame | None, columns: Sequence[str], rules: Sequence[Rule]
+) -> tuple[str, dict[str, Any]]:
+    """A file's rows with labels, and `_changed`."""
+    types = table(name).duckdb_types()
+    values: dict[str, Any] = {"path": str(path)}
+    new = {c: f"coalesce(try_cast(l.{c} as {types[c]}), t.{c})" for c in columns} if rows is not None else {}
+    task = new.get("task_type", "t.task_type")
+    cases = [_case(i, rule, values) for i, rule in enumerate(rules)]
+    if cases:
+        task = f"coalesce({task}, case {' '.join(cases)} end)"
+    new["task_type"] = task
+    if rows is not None:
+        empty = "map([]::varchar[], []::varchar[])"
+        new["labels"] = f"if(l._extra is null or cardinality(l._extra) = 0, t.labels, map_concat(coalesce(t.labels, {empty}), l._extra))"
+    select = ", ".join(f"{new[c]} as {c}" if c in new else f"t.{c}" for c in table(name).names)
+    moved = " or ".join(f"({sql}) is distinct from t.{c}" for c, sql in new.items())
+    join = "left join label l on l._key = request_key(t.request_id)" if rows is not None else ""
+    return f"select {select}, ({moved}) as _changed from read_parquet($path, hive_partitioning = false) t {join}", values
+
+
+def _case(number: int, rule: Rule, values: dict[str, Any]) -> str:
+    tests = []
+    for column in ("request_id", "model"):
+        pattern = getattr(rule, column)
+        if pattern is not None:
+            values[f"{column}_{number}"] = pattern
+            tests.append(f"regexp_matches(t.{column}, ${column}_{number})")
+    if rule.temperature is not None:
+        values |= {f"low_{number}": rule.temperature[0], f"high_{number}": rule.temperature[1]}
+        tests.append(f"t.temperature between $low_{number} and $high_{number}")
+    values[f"task_{number}"] = rule.type
+    return f"when {' and '.join(tests)} then $task_{number}"
+
+
+def _unmatched(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame | None) -> int:
+    """Labels of which no request or round is in the lake."""
+    if rows is None:
+        return 0
+    found = con.execute(
+        "select count(*) from label where _key not in (select request_key(request_id) from requests where request_id is "
+        "not null union select request_key(request_id) from rounds where request_id is not null)"
+    ).fetchone()
+    return int(found[0]) if found else 0
