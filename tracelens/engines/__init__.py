@@ -10,7 +10,7 @@ from tracelens.errors import InputError
 
 # One explicit list; an engine of a third party comes through the entry-point group. `generic` stays last: it takes
 # canonical records that no engine claimed.
-BUILT_IN = ("vllm", "rtp_llm", "sglang", "tensorrt_llm", "generic")
+BUILT_IN = ("vllm", "rtp_llm", "sglang", "tensorrt_llm", "llama_cpp", "generic")
 GROUP = "tracelens.engines"
 
 

@@ -1,0 +1,71 @@
+"""What llama.cpp writes, for `inspect` and the advice of a report."""
+
+from __future__ import annotations
+
+from tracelens.engines.base import Surface
+
+REQUEST, ROUND, DRAFTING = "llama.request_block", "llama.round_line", "llama.drafting"
+STATISTICS, START, TASK = "llama.statistics", "llama.start", "llama.task"
+EXAMPLE, TIMINGS, SLOTS = "llama.example", "llama.timings", "llama.slots"
+
+_REQUEST_FIGURES = ("draft_accept_ratio", "tpot_ms", "ttft_ms", "speedup_tpot")
+_ROUND_FIGURES = (
+    "draft_accept_ratio", "token_accept_prob", "hazard", "survival", "tau_verified", "tau_committed", "rollback_len",
+    "near_k_round_share", "near_k_request_share", "step_ms", "replay",
+)  # fmt: skip
+
+SURFACES = (
+    Surface(
+        REQUEST,
+        "Request block (`eval time`, `draft acceptance`)",
+        "2024-11 and later",
+        _REQUEST_FIGURES,
+        "on by default (log level 3)",
+    ),
+    Surface(
+        ROUND,
+        "Round line (`accepted a/d draft tokens`)",
+        "2025-12 and later",
+        _ROUND_FIGURES,
+        "LLAMA_TRACE=1 in the environment, or -v",
+    ),
+    Surface(
+        DRAFTING,
+        "Start and end of a draft",
+        "2025-12 and later",
+        ("draft_ms", "target_ms", "rho", "rho_verify"),
+        "-v (debug; it also prints prompts and text)",
+    ),
+    Surface(
+        STATISTICS,
+        "Statistics line of a drafter (cumulative)",
+        "2026-01 and later",
+        ("draft_accept_ratio", "tau_verified", "draft_ms", "rho"),
+        "-lv 4",
+    ),
+    Surface(
+        TASK, "Life of a task (sampling parameters, cached tokens)", "2026 and later", ("temperature", "top_p"), "-lv 4"
+    ),
+    Surface(
+        START,
+        "start-up lines (build, model, drafter, K)",
+        "2026 and later",
+        ("model", "method", "num_speculative_tokens"),
+        "on by default; K and the drafter's name with -lv 4",
+    ),
+    Surface(
+        EXAMPLE,
+        "llama-speculative's counts",
+        "2023-08 and later",
+        ("draft_accept_ratio",),
+        "printed at the end of the example program",
+    ),
+    Surface(
+        TIMINGS,
+        "`timings` of an HTTP response",
+        "2025-03 and later (draft_n)",
+        (*_REQUEST_FIGURES, "rollback_len"),
+        "save the responses; timings_per_token tells the rounds",
+    ),
+    Surface(SLOTS, "GET /slots (load)", "2025 and later", ("running",), "--slots, and poll it"),
+)
