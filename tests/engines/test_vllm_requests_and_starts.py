@@ -125,6 +125,7 @@ def test_start_lines(version: str) -> None:
     row = only(ingest(line)[0].runs)
     expected = expected | {"tensor_parallel": 4, "data_parallel": 2, "run_key": 1, "first_line": 1, "started": at(0)}
     assert row.pop("config") == []
+    assert len(row.pop("start_key")) == 64
     assert row.pop("forced_acceptance") is False
     assert row == expected
 

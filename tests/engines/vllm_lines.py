@@ -98,6 +98,7 @@ def check(tables: Tables) -> None:
             "run_key": pl.Int64(),
             "first_line": pl.Int64(),
             "stream": pl.String(),
+            "start_key": pl.String(),
             "forced_acceptance": pl.Boolean(),
         }
         # The pipeline narrows whole numbers; that they fit is checked below, by casting.

@@ -88,7 +88,8 @@ class Tables:
     The pipeline adds `source_id`, `run_id`, `weight` and labels, fills `model`, `draft_model`, `method`,
     `num_speculative_tokens` and `forced_acceptance` from the run where a row has none, and drops repeated
     records. Rows name their run by the Int64 column `run_key`: 0, or a missing column, is whatever ran before
-    the first start the source tells of; k is the k-th row of `runs` (which has a `run_key` column itself).
+    the first start the source tells of; k is the k-th row of `runs` (which has a `run_key` column itself, and may have
+    `start_key`: text that tells this start from others and stays the same when the log grows).
     Every row has `surface` and `source_line`, and `ts_basis` where it has a time.
     """
 

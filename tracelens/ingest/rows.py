@@ -51,12 +51,13 @@ class Naming:
             return self.run
         return self.adopt.get(engine) or f"{engine}-{self.folder_key[:8]}"
 
-    def started(self, engine: str, when: Any, number: int) -> str:
-        """The run that a start-up line opens."""
+    def started(self, engine: str, when: Any, number: int, line: str | None = None) -> str:
+        """The run that a start-up line opens: the same name again when its log has grown or was renamed."""
         if self.run:
             return self.run
         stamp = when.strftime("%Y%m%dT%H%M%S") if when is not None else str(number)
-        return f"{engine}-{stamp}-{self.source_id[:6]}"
+        mark = self.source_id if line is None else hashlib.sha256(f"{self.folder_key} {line}".encode()).hexdigest()
+        return f"{engine}-{stamp}-{mark[:6]}"
 
 
 @dataclass(slots=True)
@@ -142,8 +143,9 @@ def _runs(engine: str, runs: pl.DataFrame | None, naming: Naming) -> pl.DataFram
     frame = runs.select(list(known)).cast(known)
     frame = frame.with_columns(*(pl.lit(None, t).alias(c) for c, t in types.items() if c not in known))
     given = frame["run_id"].to_list()
+    lines = runs["start_key"].to_list() if "start_key" in runs.columns else [None] * len(given)
     names = [
-        naming.run or given[i] or (naming.started(engine, when, key) if key else naming.before_start(engine))
+        naming.run or given[i] or (naming.started(engine, when, key, lines[i]) if key else naming.before_start(engine))
         for i, (key, when) in enumerate(frame.select("run_key", "started").iter_rows())
     ]
     return frame.with_columns(run_id=pl.Series(names, dtype=pl.String)).select(list(types))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import polars as pl
 
 # The settings are a Python repr: `key='text'`, `key=1` (engine config) or `'key': 'text'` (non-default args).
@@ -52,7 +54,8 @@ def runs(starts: pl.DataFrame) -> pl.DataFrame:
         starts: the `vllm.start` frame (message, era, version, api, stream, line, ts).
 
     Returns:
-        Columns of the canonical table `runs` that are known, `run_key` (1, 2, …), `first_line` and `stream`.
+        Columns of the canonical table `runs` that are known, `run_key` (1, 2, …), `first_line`, `stream` and
+        `start_key` (a digest of the first line).
     """
     rows = _settings(starts)
     first = [pl.col(c).drop_nulls().first() for c in _FIRST]
@@ -61,7 +64,7 @@ def runs(starts: pl.DataFrame) -> pl.DataFrame:
         .group_by("run_key", maintain_order=True)
         .agg(
             pl.col("line").min().alias("first_line"),
-            pl.col("stream").first(),
+            pl.col("stream", "start_key").first(),
             pl.col("ts").min().alias("started"),
             *first,
             pl.col("forced_acceptance", "off", "speculative", "dynamic_k", "parallel_drafting").any(),
@@ -97,11 +100,14 @@ def _settings(starts: pl.DataFrame) -> pl.DataFrame:
     served = rest.str.extract(_SERVED, 1)
     served = pl.coalesce(_text("served_model_name", rest), pl.when(served != "None").then(served))
     drafter = pl.coalesce(_text("draft_model", spec), _text("model", spec))
+    lines = rows.select(pl.concat_str("process", "message", separator=" ", ignore_nulls=True)).to_series()
+    digests = [hashlib.sha256(line.encode()).hexdigest() for line in lines]  # a handful of rows a start
     return rows.select(
         "line",
         "stream",
         "kind",
         "ts",
+        start_key=pl.Series(digests, dtype=pl.String),
         engine_version=pl.coalesce("version", "api"),
         engine_era=pl.col("era").str.to_lowercase(),
         model=leaf(pl.coalesce(served, _text("model", rest))),
