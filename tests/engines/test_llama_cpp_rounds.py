@@ -277,11 +277,6 @@ def test_real_run_gives_its_truth(folder: Path) -> None:
         sums = (own["rounds"].sum(), own["drafted"].sum(), own["accepted"].sum(), own["draft_us"].sum())
         spent = round(float(told["dur"][1]) * 1000)
         assert sums == (told["gen_drafts"], told["gen_tok"], told["acc_tok"], spent)
-    scraped, refused = ingest_file(folder, "metrics_after.txt*")
-    assert refused == []
-    if truth["m_draft"]:
-        sums = shown(scraped.windows, "drafted", "accepted", "rounds")
-        assert sums == [(truth["m_draft"], truth["m_acc"], truth["m_rounds"])]
     responses, refused = ingest_file(folder, "responses.jsonl*")
     assert refused == []
     assert responses.requests is not None

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from tracelens.engines.base import Context, JsonRecord, Parsed, Reject, Surface, Tables
-from tracelens.engines.llama_cpp import blocks, lines, metrics, responses, rounds, startup, statistics, surfaces
+from tracelens.engines.llama_cpp import blocks, lines, responses, rounds, startup, statistics, surfaces
 
 __all__ = ["ENGINE"]
 
@@ -49,8 +49,6 @@ class LlamaCpp:
             if slots == 1:
                 found = found.with_columns(statistics.draft_times(said, found))
             windows.append(said.drop("stream", "child"))
-        if surfaces.METRICS in text:
-            windows.append(_scraped(text[surfaces.METRICS], context, tables))
         if surfaces.SLOTS in whole:
             windows.append(_snapshots(whole[surfaces.SLOTS], context))
         requests = [_request_rows(found, surfaces.REQUEST, context)] if found.height else []
@@ -180,21 +178,6 @@ def _statistics(
     rows = statistics.windows(said, slots, tables.rejects)
     k = [longest.get((run, drafter)) for run, drafter in rows.select("run_key", "method").iter_rows()]
     return rows.with_columns(num_speculative_tokens=pl.Series(k, dtype=pl.Int32), process=_process())
-
-
-def _scraped(samples: pl.DataFrame, context: Context, tables: Tables) -> pl.DataFrame:
-    rows = metrics.windows(samples, tables.rejects).sort("source_line", maintain_order=True)
-    end, start = (context.resolve(rows.select(stamp=c, inner=pl.lit(None, pl.String))) for c in ("stamp", "before"))
-    rows = rows.with_columns(
-        ts_end=end["ts"],
-        ts_basis=end["ts_basis"],
-        ts_start=pl.when(start["ts"] <= end["ts"]).then(start["ts"]),
-        surface=pl.lit(surfaces.METRICS),
-        counts_basis=pl.lit("logged"),
-        rounds_basis=pl.lit("logged"),
-    )
-    window = (pl.col("ts_end") - pl.col("ts_start")).dt.total_microseconds()
-    return rows.with_columns(window_us=window).drop("stamp", "before")
 
 
 def _snapshots(slots: pl.DataFrame, context: Context) -> pl.DataFrame:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from tracelens.engines.base import Parsed, Reject
-from tracelens.engines.llama_cpp.surfaces import DRAFTING, EXAMPLE, METRICS, REQUEST, ROUND, START, STATISTICS, TASK
+from tracelens.engines.llama_cpp.surfaces import DRAFTING, EXAMPLE, REQUEST, ROUND, START, STATISTICS, TASK
 
 # Each is one more pass over every file: long ones are cheap, and all lines of a slot share the first.
 NEEDLES: tuple[bytes, ...] = (
@@ -24,7 +24,6 @@ NEEDLES: tuple[bytes, ...] = (
     b", xtc_threshold = ",
     b"n_drafted = ",
     b"n_accept  = ",
-    b"llamacpp:spec_decode_num_",
 )
 
 # `[52123] ` is the port of a child, put before its output by llama-server in router mode; `0.06.895.980 I ` is minutes
@@ -63,11 +62,6 @@ _STATISTICS = (
     r"#acc tokens =\s*(?P<accepted>\d{1,15}),"
 )
 _DUR = r" dur(?:\(b,g,a\) = \d+\.\d+, (?P<generate>\d{1,12}\.\d+),| = (?P<all_parts>\d{1,12}\.\d+) ms)"
-# Later names end in `_total`; `# HELP` and `# TYPE` lines begin otherwise. A scrape may stamp its samples (ms).
-_METRIC = (
-    r"^llamacpp:spec_decode_num_(?P<name>draft_tokens|accepted_tokens|drafts|accepted_tokens_per_pos)(?:_total)?"
-    r"(?:\{(?P<labels>[^{}]*)\})? (?P<value>\S+)(?: (?P<stamped>\d{10,16}))?$"
-)
 _BASE = ("line", "offset", "stamp", "stream", "child", "clock")
 _COUNTS = ("tokens", "accepted", "drafted", "slot", "task", "n_tokens")
 # What a task's life and a draft's are told by, in the rest of a slot's line.
@@ -112,7 +106,6 @@ def parse(frame: pl.DataFrame) -> Parsed:
     _statistics(bare, parsed)
     _starts(bare, parsed)
     _examples(bare, parsed)
-    _metrics(bare, parsed)
     return parsed
 
 
@@ -282,18 +275,6 @@ def _examples(bare: pl.DataFrame, parsed: Parsed) -> None:
     )
     found = pl.concat([bare.select(_BASE), groups], how="horizontal").filter(pl.col("kind").is_not_null())
     _add(parsed, EXAMPLE, found.with_columns(pl.col("count").cast(pl.Int64)))
-
-
-def _metrics(bare: pl.DataFrame, parsed: Parsed) -> None:
-    """Samples of GET /metrics, in the order of the scrape."""
-    said = bare.filter(pl.col("message").str.starts_with("llamacpp:spec_decode_num_"))
-    groups = said["message"].str.extract_groups(_METRIC).struct.unnest()
-    found = pl.concat([said.select(_BASE), groups], how="horizontal")
-    whole = pl.col("value").str.extract(r"^(\d{1,15})(?:\.0+)?$", 1).cast(pl.Int64)
-    place = pl.col("labels").str.extract(r'position="(\d{1,4})"', 1).cast(pl.Int64)
-    found = found.with_columns(value=whole, position=place, stamp=pl.coalesce("stamp", "stamped"))
-    _refuse(parsed, found.filter(pl.col("value").is_null()), METRICS, "broken sample of a counter")
-    _add(parsed, METRICS, found.filter(pl.col("value").is_not_null()).drop("stamped"))
 
 
 def once(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:

@@ -6,7 +6,7 @@ from tracelens.engines.base import Surface
 
 REQUEST, ROUND, DRAFTING = "llama.request_block", "llama.round_line", "llama.drafting"
 STATISTICS, START, TASK = "llama.statistics", "llama.start", "llama.task"
-EXAMPLE, TIMINGS, SLOTS, METRICS = "llama.example", "llama.timings", "llama.slots", "llama.metrics"
+EXAMPLE, TIMINGS, SLOTS = "llama.example", "llama.timings", "llama.slots"
 
 _REQUEST_FIGURES = ("draft_accept_ratio", "tpot_ms", "ttft_ms", "speedup_tpot")
 _ROUND_FIGURES = (
@@ -68,11 +68,4 @@ SURFACES = (
         "save the responses; timings_per_token tells the rounds",
     ),
     Surface(SLOTS, "GET /slots (load)", "2025 and later", ("running",), "--slots, and poll it"),
-    Surface(
-        METRICS,
-        "GET /metrics (counters of drafts)",
-        "2026-08 and later",
-        ("draft_accept_ratio", "hazard", "survival", "tau_verified"),
-        "--metrics, and scrape it",
-    ),
 )
