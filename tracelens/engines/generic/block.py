@@ -134,28 +134,30 @@ class Block:
         ]
 
 
-def _list_facts(name: str, frame: pl.DataFrame) -> list[pl.Series]:
-    """LIST_FACTS in Python; a figure too large for int64 becomes -1, which no identity takes for true."""
+def _list_facts(name: str, frame: pl.DataFrame) -> list[pl.Expr]:
+    """LIST_FACTS in polars; a figure too large for int64 becomes -1, which no identity takes for true."""
 
-    def ints(column: str, fact: str, figure: Callable[[list[int]], int | None]) -> pl.Series:
-        cells = [None if cell is None else figure(cell) for cell in frame[column].to_list()]
-        return pl.Series(f"{column}_{fact}", [-1 if c is not None and c > INT64_MAX else c for c in cells], pl.Int64)
+    def guarded(figure: pl.Expr, as_float: pl.Expr) -> pl.Expr:
+        # A sum of int64 wraps silently in polars 2.1: the same sum in doubles tells when it would.
+        return pl.when(as_float >= 2.0**62).then(pl.lit(-1, pl.Int64)).otherwise(figure)
 
     if name == "windows":
-        column = "accepted_per_pos"
-        falls = [None if c is None else c == sorted(c, reverse=True) for c in frame[column].to_list()]
+        c = pl.col("accepted_per_pos")
+        falls = c.list.diff().list.max().fill_null(0) <= 0
         return [
-            ints(column, "sum", sum),
-            ints(column, "min", lambda c: min(c, default=None)),
-            ints(column, "max", lambda c: max(c, default=None)),
-            pl.Series(f"{column}_falls", falls, pl.Boolean),
+            guarded(c.list.sum(), c.cast(pl.List(pl.Float64)).list.sum()).alias("accepted_per_pos_sum"),
+            c.list.min().alias("accepted_per_pos_min"),
+            c.list.max().alias("accepted_per_pos_max"),
+            pl.when(c.is_not_null()).then(falls).alias("accepted_per_pos_falls"),
         ]
     if name == "requests":
-        column = "accepted_hist"
+        c = pl.col("accepted_hist")
+        moment = pl.element() * pl.int_range(pl.len())
+        doubles = c.cast(pl.List(pl.Float64))
         return [
-            ints(column, "sum", sum),
-            ints(column, "min", lambda c: min(c, default=None)),
-            ints(column, "moment", lambda c: sum(j * n for j, n in enumerate(c))),
+            guarded(c.list.sum(), doubles.list.sum()).alias("accepted_hist_sum"),
+            c.list.min().alias("accepted_hist_min"),
+            guarded(c.list.eval(moment).list.sum(), doubles.list.eval(moment).list.sum()).alias("accepted_hist_moment"),
         ]
     return []
 

@@ -79,8 +79,6 @@ KIND_RULES: Sequence[tuple[str, tuple[frozenset[str], ...]]] = (
     ("run", (RUN_ONLY, frozenset({"run_id", "engine", "model", "method"}))),
 )
 
-# Figures of the list columns that IDENTITIES name; in DuckDB's words. `block.list_facts` says the same in Python, where
-# whole numbers have no width: a sum of int64 wraps silently in polars 2.1.
 LIST_FACTS: Mapping[str, Mapping[str, str]] = {
     "windows": {
         "accepted_per_pos_sum": "if(accepted_per_pos is null, null, coalesce(list_sum(accepted_per_pos), 0))",

@@ -1,0 +1,76 @@
+"""Seeded inputs of a wanted size."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+_NOISE = '(APIServer pid=812) INFO:     192.0.2.{a}:{p} - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+
+
+def _stamp(second: int) -> str:
+    day, rest = divmod(second, 86_400)
+    return f"04-{1 + day % 28:02d} {rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
+
+
+def _pair(rng: random.Random, second: int) -> str:
+    """An engine line and its SpecDecoding line, rounded as vLLM rounds them."""
+    n, k = rng.randint(50, 900), 4
+    counts = []
+    left = n
+    for _ in range(k):
+        left = sum(rng.random() < 0.75 for _ in range(8)) * left // 8
+        counts.append(left)
+    accepted, drafted = sum(counts), n * k
+    head = f"(APIServer pid=812) INFO {_stamp(second)} "
+    positions = ", ".join(f"{c / n:.3f}" for c in counts)
+    return (
+        f"{head}[loggers.py:271] Engine 000: Avg prompt throughput: {rng.random() * 900:.1f} tokens/s, Avg generation "
+        f"throughput: {(accepted + n) / 10:.1f} tokens/s, Running: {rng.randint(1, 16)} reqs, Waiting: 0 reqs, GPU KV "
+        f"cache usage: {rng.random() * 90:.1f}%, Prefix cache hit rate: 12.5%\n"
+        f"{head}[metrics.py:101] SpecDecoding metrics: Mean acceptance length: {1 + accepted / n:.2f}, Accepted "
+        f"throughput: {accepted / 10:.2f} tokens/s, Drafted throughput: {drafted / 10:.2f} tokens/s, Accepted: "
+        f"{accepted} tokens, Drafted: {drafted} tokens, Per-position acceptance rate: {positions}, Avg Draft acceptance "
+        f"rate: {100 * accepted / drafted:.1f}%\n"
+    )
+
+
+def text_log(path: Path, size: int, relevant: float, seed: int = 1) -> None:
+    """A vLLM server log of `size` bytes in which a share `relevant` of the lines are records."""
+    rng = random.Random(seed)
+    noise = [_NOISE.format(a=rng.randint(1, 250), p=rng.randint(1024, 65_000)) for _ in range(4096)]
+    between = round(2 / relevant) - 2
+    written = second = 0
+    with path.open("w") as out:
+        while written < size:
+            start = rng.randrange(3000)
+            body = _pair(rng, second) + "".join(noise[(start + i) % 4096] for i in range(between))
+            written += out.write(body)
+            second += 10
+
+
+def json_lines(path: Path, size: int, broken: float = 0.0, seed: int = 2) -> None:
+    """Canonical rounds, about 380 bytes a line, eight requests a step; a share `broken` of the lines is cut."""
+    rng = random.Random(seed)
+    written = step = 0
+    tasks = [("summarise", 0.2), ("extraction", 0.0), ("writing", 0.9), ("chat", 0.7)]
+    with path.open("w") as out:
+        while written < size:
+            draft, target = rng.randint(6000, 9000), rng.randint(17_000, 19_000)
+            for lane in range(8):
+                task, temperature = tasks[lane % 4]
+                accepted = rng.choice((0, 1, 2, 3, 4, 5, 5, 5))
+                ms = step * 27 % 86_000_000
+                row = {
+                    "ts": f"2026-04-19T{ms // 3_600_000:02d}:{ms // 60_000 % 60:02d}:{ms // 1000 % 60:02d}.{ms % 1000:03d}Z",
+                    "request_id": f"req-{step // 64 * 8 + lane:08d}", "round_index": step % 64, "step_id": f"s{step}",
+                    "batch_size": 8, "context_len": 400 + 5 * (step % 64), "drafted": 5, "accepted": accepted,
+                    "emitted": accepted + 1, "draft_us": draft, "target_us": target, "sample_us": rng.randint(200, 400),
+                    "step_us": draft + target + 900, "timing_basis": "device", "task_type": task,
+                    "temperature": temperature, "model": "target-72b", "engine": "acme", "num_speculative_tokens": 5,
+                    "has_prefill": False,
+                }  # fmt: skip
+                line = json.dumps(row, separators=(",", ":"))
+                written += out.write(line[:100] + "\n" if rng.random() < broken else line + "\n")
+            step += 1
