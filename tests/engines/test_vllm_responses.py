@@ -249,6 +249,8 @@ def test_deep_nesting_ends() -> None:
 _LEAF = st.one_of(
     st.none(), st.booleans(), st.integers(-(10**30), 10**30), st.floats(), st.text(max_size=5), st.just([]), st.just({})
 )
+_NAMES = ("metrics", "usage", "response", "body", "request", "choices", "prompt_tokens_details", "id", "created")
+_NAMES += ("temperature", "timestamp", "request_id")
 _VALUE = st.recursive(
     _LEAF,
     lambda inner: st.one_of(
@@ -256,22 +258,11 @@ _VALUE = st.recursive(
         st.dictionaries(
             st.sampled_from(
                 [
-                    "metrics",
-                    "usage",
-                    "response",
-                    "body",
-                    "request",
-                    "choices",
-                    "prompt_tokens_details",
-                    "id",
-                    "created",
-                    "temperature",
-                    "timestamp",
-                    "request_id",
+                    *_NAMES,
                     *BODY["metrics"],
                     *BODY["metrics"]["speculative_decoding"],
                 ]
-            ),  # fmt: skip
+            ),
             inner,
             max_size=4,
         ),

@@ -127,7 +127,10 @@ def test_cut_lines_are_refused() -> None:
         assert (tables.windows, [r.line for r in rejects]) == (None, [1]), whole[:end]
 
 
-STAGES = "SpecDecodeWorker stage times: average_time_per_proposal_tok_ms=4.96 scoring_time_ms=54.92 verification_time_ms=1.20"
+STAGES = (
+    "SpecDecodeWorker stage times: average_time_per_proposal_tok_ms=4.96 scoring_time_ms=54.92 "
+    "verification_time_ms=1.20"
+)
 
 
 @pytest.mark.parametrize("prefix", ["", OLD, WORKER + OLD, API])

@@ -12,7 +12,8 @@ PER_POS = "Per-position acceptance rate: 0.900, 0.700, 0.500, 0.400"
 COUNTS = "Accepted: 250 tokens, Drafted: 400 tokens"
 FORMS = {
     "pre-A": (
-        "Speculative metrics: Draft acceptance rate: 0.625, Number of accepted tokens: 250, Number of draft tokens: 400, ",
+        "Speculative metrics: Draft acceptance rate: 0.625, Number of accepted tokens: 250, "
+        "Number of draft tokens: 400, ",
         {},
     ),
     "A": (f"SpecDecoding metrics: Draft acceptance rate: 62.5%, {COUNTS}", {}),

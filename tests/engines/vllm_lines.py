@@ -30,8 +30,10 @@ def c_line(accepted: int, drafted: int, per_pos: Sequence[int], rounds: int, sec
     mal = 1 + accepted / rounds
     rates = ", ".join(f"{c / rounds:.3f}" for c in per_pos)
     return (
-        f"SpecDecoding metrics: Mean acceptance length: {mal:.2f}, Accepted throughput: {accepted / seconds:.2f} tokens/s, "
-        f"Drafted throughput: {drafted / seconds:.2f} tokens/s, Accepted: {accepted} tokens, Drafted: {drafted} tokens, "
+        f"SpecDecoding metrics: Mean acceptance length: {mal:.2f}, "
+        f"Accepted throughput: {accepted / seconds:.2f} tokens/s, "
+        f"Drafted throughput: {drafted / seconds:.2f} tokens/s, "
+        f"Accepted: {accepted} tokens, Drafted: {drafted} tokens, "
         f"Per-position acceptance rate: {rates}, Avg Draft acceptance rate: {100 * accepted / drafted:.1f}%"
     )
 
@@ -39,9 +41,9 @@ def c_line(accepted: int, drafted: int, per_pos: Sequence[int], rounds: int, sec
 def v0_line(k: int, matched: int, drafted: int, emitted: int, doubled: bool = False) -> str:
     word = " tokens" if doubled else ""
     return (
-        f"Speculative metrics: Draft acceptance rate: 0.642, System efficiency: 0.598, Number of speculative tokens: {k}, "
-        f"Number of accepted tokens: {matched}, Number of draft tokens{word}: {drafted}, "
-        f"Number of emitted tokens{word}: {emitted}."
+        "Speculative metrics: Draft acceptance rate: 0.642, System efficiency: 0.598, "
+        f"Number of speculative tokens: {k}, Number of accepted tokens: {matched}, "
+        f"Number of draft tokens{word}: {drafted}, Number of emitted tokens{word}: {emitted}."
     )
 
 

@@ -30,28 +30,37 @@ Year = Annotated[
 ]
 
 
+RunName = Annotated[str | None, typer.Option("--run", metavar="NAME", help="Name of the run these logs are of.")]
+Role = Annotated[
+    str | None, typer.Option("--role", metavar="ROLE", help="speculative or baseline (without speculation).")
+]
+LabelFile = Annotated[
+    Path | None,
+    typer.Option("--labels", metavar="FILE", help="CSV, JSON lines or Parquet: request_id and any columns."),
+]
+RuleFile = Annotated[
+    Path | None,
+    typer.Option("--rules", metavar="FILE", show_default="./tracelens.toml, if there is one", help="Task rules."),
+]
+Sets = Annotated[list[str], typer.Option("--set", metavar="COL=VALUE", help="Set a column, or a label of a new name.")]
+Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Worker processes. Default: one a core.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Leave with 1 when any record was refused.")]
+DEFAULT_RULES = Path("tracelens.toml")
+
+
 def ingest(
     paths: Paths,
     lake: opt.LakeDir = opt.DEFAULT_LAKE,
     engine: EngineName = "auto",
-    run: Annotated[str | None, typer.Option("--run", metavar="NAME", help="Name of the run these logs are of.")] = None,
-    role: Annotated[
-        str | None, typer.Option("--role", metavar="ROLE", help="speculative or baseline (without speculation).")
-    ] = None,
+    run: RunName = None,
+    role: Role = None,
     tz: Zone = None,
     year: Year = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="CSV, JSON lines or Parquet: request_id and any columns (task_type, …)."),
-    ] = None,
-    rules: Annotated[
-        Path, typer.Option("--rules", metavar="FILE", help="Task rules, read where the file exists.")
-    ] = Path("tracelens.toml"),
-    sets: Annotated[
-        list[str], typer.Option("--set", metavar="COL=VALUE", help="Set a column, or a label of a new name.")
-    ] = [],  # noqa: B006 - the option parser copies it
-    jobs: Annotated[int | None, typer.Option(min=1, help="Worker processes. Default: one a core.")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Leave with 1 when any record was refused.")] = False,
+    labels: LabelFile = None,
+    rules: RuleFile = None,
+    sets: Sets = [],  # noqa: B006 - the option parser copies it
+    jobs: Jobs = None,
+    strict: Strict = False,
     as_json: opt.Json = False,
 ) -> None:
     """Normalise logs into the lake.
@@ -65,10 +74,20 @@ def ingest(
 
     if role not in (None, "speculative", "baseline"):
         raise InputError(f"--role {role}: give speculative or baseline")
+    if rules is not None and not rules.is_file():
+        raise InputError(f"--rules {rules}: no such file")
     options = IngestOptions(
-        run=run, role=role, engine=engine, tz=tz, year=year, labels=labels, rules=rules, sets=_pairs(sets), jobs=jobs,
+        run=run,
+        role=role,
+        engine=engine,
+        tz=tz,
+        year=year,
+        labels=labels,
+        rules=rules or DEFAULT_RULES,
+        sets=_pairs(sets),
+        jobs=jobs,
         strict=strict,
-    )  # fmt: skip
+    )
     with progress_bar(paths) as told:
         summary = run_ingest(paths, lake, options, told)
     from tracelens.engines import load

@@ -178,7 +178,8 @@ def _rule(path: Path, number: int, rule: Any) -> Rule:
     unknown = set(rule) - _RULE_KEYS
     if unknown or len(rule) < 2:
         raise InputError(
-            f"{where}: conditions are request_id, model (patterns) and temperature ([low, high]); found {', '.join(sorted(unknown)) or 'none'}"
+            f"{where}: conditions are request_id, model (patterns) and temperature ([low, high]); "
+            f"found {', '.join(sorted(unknown)) or 'none'}"
         )
     for key in ("request_id", "model"):
         if key in rule:

@@ -139,7 +139,7 @@ def _runs(engine: str, runs: pl.DataFrame | None, naming: Naming) -> pl.DataFram
     types = {**table("runs").polars_schema(), "run_key": pl.Int64()}
     if runs is None or not runs.height:
         return pl.DataFrame(schema=types)
-    known = {c: t for c, t in types.items() if c in runs.columns}
+    known: dict[Any, Any] = {c: t for c, t in types.items() if c in runs.columns}
     frame = runs.select(list(known)).cast(known)
     frame = frame.with_columns(*(pl.lit(None, t).alias(c) for c, t in types.items() if c not in known))
     given = frame["run_id"].to_list()

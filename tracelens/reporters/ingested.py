@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -41,9 +42,8 @@ def write_text(summary: Summary, gaps: Sequence[Missing], lake: Path, out: TextI
     rate = (
         f" ({summary.bytes / 1e6 / summary.seconds:,.0f} MB/s)" if summary.bytes > 20e6 and summary.seconds > 0 else ""
     )
-    out.write(
-        f"{summary.sources} sources, {_size(summary.bytes)}{rate}: {counts or 'no rows'} -> {visible(str(lake))}\n"
-    )
+    sources = "1 source" if summary.sources == 1 else f"{summary.sources} sources"
+    out.write(f"{sources}, {_size(summary.bytes)}{rate}: {counts or 'no rows'} -> {visible(str(lake))}\n")
     for surface, n in summary.surfaces.items():
         out.write(f"  {surface:<22} {n:>12,} records\n")
     if summary.rejects:
@@ -60,7 +60,7 @@ def write_text(summary: Summary, gaps: Sequence[Missing], lake: Path, out: TextI
         out.write(f"skipped {len(summary.notes) - 10} more\n")
     _gaps(gaps, out)
     if summary.surfaces:
-        place = "" if lake == Path("lake") else f" --lake {visible(str(lake))}"
+        place = "" if lake == Path("lake") else f" --lake {visible(shlex.quote(str(lake)))}"
         out.write(f"Next: tracelens report --by task_type{place}\n")
 
 
