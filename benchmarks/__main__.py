@@ -47,11 +47,16 @@ def main() -> None:
 
 
 def _all(work: Path, mb: int, repeats: int) -> None:
-    print(f"{mb} MB each, median of {repeats}; CPU seconds of whole processes, start-up included; ratios within one run")
+    print(
+        f"{mb} MB each, median of {repeats}; CPU seconds of whole processes, start-up included; ratios within one run"
+    )
     print(f"{'input':<26}{'floor':<22}{'floor s':>9}{'ours s':>9}{'ratio':>8}{'goal':>7}{'MB/s':>7}{'peak MB':>9}")
     for name, share in (("text, 10% records", 0.1), ("text, 0.1% records", 0.001)):
         path = _made(work / f"{share}-{mb}.log", lambda p, s=share: text_log(p, mb * 1_000_000, s))
-        taken = in_turns({"floor": lambda p=path: run([*_GREP, str(p)], {"LC_ALL": "C"}), "ours": lambda p=path: _ingest(p, work)}, repeats)
+        taken = in_turns(
+            {"floor": lambda p=path: run([*_GREP, str(p)], {"LC_ALL": "C"}), "ours": lambda p=path: _ingest(p, work)},
+            repeats,
+        )
         _row(name, "grep -c -F, 2 needles", taken["floor"], taken["ours"], 15.0, mb)
     for name, broken in (("JSON lines, clean", 0.0), ("JSON lines, 1% broken", 0.01)):
         path = _made(work / f"rounds-{broken}-{mb}.jsonl", lambda p, b=broken: json_lines(p, mb * 1_000_000, b))
@@ -77,7 +82,9 @@ def _made(path: Path, make: object) -> Path:
 def _ingest(path: Path, work: Path) -> Sample:
     lake = work / "lake"
     shutil.rmtree(lake, ignore_errors=True)
-    return run([sys.executable, "-m", "tracelens", "ingest", str(path), "--lake", str(lake), "--year", "2026", "--tz", "UTC"])
+    return run(
+        [sys.executable, "-m", "tracelens", "ingest", str(path), "--lake", str(lake), "--year", "2026", "--tz", "UTC"]
+    )
 
 
 def _copy(path: Path, work: Path, columns: str) -> Sample:

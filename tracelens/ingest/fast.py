@@ -17,14 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens.engines.generic import rules
+from tracelens.ingest.fast_sql import Statement, columns_of, statement
 from tracelens.ingest.rows import Naming
 from tracelens.lake.parquet import COMPRESSION, NO_DAY, ROW_GROUP
-from tracelens.lake.schema import DAY_OF, FACTS, table
+from tracelens.lake.schema import DAY_OF, FACTS
 from tracelens.sources.discover import SourceFile
 from tracelens.sources.stream import BlockStream
 
 if TYPE_CHECKING:
     import duckdb
+
+    from tracelens.ingest.sift import Sifted
 
 # Below this the start of DuckDB costs more than it saves.
 SMALLEST = 1 << 20
@@ -45,6 +48,7 @@ class Shape:
     texts: tuple[str, ...]
     booleans: tuple[str, ...]
     ts_basis: str
+    zoned: bool
     uniform: bool
 
 
@@ -70,6 +74,7 @@ class Written:
     table: str
     rows: int
     runs: tuple[Mapping[str, Any], ...]
+    faults: tuple[tuple[int, str], ...]
 
 
 class Unproved(Exception):  # noqa: N818 - no failure: the slow road reads the file
@@ -109,13 +114,17 @@ def shape_of(head: bytes, tz: str | None, foreign: Sequence[bytes]) -> Shape | N
     basis = _basis([v[k] for v in values for k in v if k in stamps and isinstance(v[k], str)], bool(numeric), tz)
     if basis is None:
         return None
-    known = set(_columns(kind))
+    known = set(columns_of(kind))
     keys = tuple(dict.fromkeys(k for v in values for k in v))
     texts = tuple(k for k in keys if any(isinstance(v.get(k), str) for v in values))
     booleans = tuple(k for k in keys if any(isinstance(v.get(k), bool) for v in values))
     uniform = all(tuple(sorted(v)) == tuple(sorted(keys)) and None not in v.values() for v in values)
     plain = not any(isinstance(v[k], dict) or (isinstance(v[k], list) and k not in known) for v in values for k in v)
-    return Shape(kind, keys, texts, booleans, basis, uniform and plain and set(keys) <= known)
+    return Shape(kind, keys, texts, booleans, basis, _zoned(values, stamps), uniform and plain and set(keys) <= known)
+
+
+def _zoned(values: Sequence[Mapping[str, Any]], stamps: Mapping[str, Any]) -> bool:
+    return any(_ZONED.match(v[k]) for v in values for k in v if k in stamps and isinstance(v[k], str))
 
 
 def _basis(texts: Sequence[str], numeric: bool, tz: str | None) -> str | None:
@@ -131,36 +140,29 @@ def _basis(texts: Sequence[str], numeric: bool, tz: str | None) -> str | None:
     return None
 
 
-def _columns(kind: str) -> dict[str, str]:
-    """DuckDB type in which each key of a record is read; numbers as doubles, so that 3.7 stays 3.7."""
-    types = {k: "DOUBLE" for k in rules.time_columns(kind)}
-    types |= {k: "DOUBLE" for k in rules.stamp_columns(kind)}
-    for column in table(kind).columns:
-        if column.name in rules.NOT_READ or column.name in types:
-            continue
-        types[column.name] = {"string": "VARCHAR", "bool": "BOOLEAN", "list<int64>": "DOUBLE[]"}.get(column.arrow, "DOUBLE")
-    return types | {"record": "VARCHAR"}
-
-
-def scan(file: SourceFile, shape: Shape, checkpoints: Sequence[int]) -> Scan:
-    """Read the file once: digest, lines, and the counts of the proof.
+def scan(file: SourceFile, shape: Shape, checkpoints: Sequence[int], *, sifted: bool = False) -> Scan:
+    """Read the file once: digest, lines, and the counts of the proof (none for a file to be sifted).
 
     Raises:
         Unproved: the bytes themselves are not clean (a broken stream, an over-long line, UTF-16, no text).
     """
     import numpy as np
 
-    hunt = None if shape.uniform else _Hunt(shape.table)
+    hunt = None if shape.uniform or sifted else _Hunt(shape.table)
     quotes = truths = suspicious = 0
     with BlockStream(file, checkpoints=checkpoints) as stream:
         for block in stream:
             if shape.uniform:
                 quotes += int(np.count_nonzero(np.frombuffer(block.data, np.uint8) == 34))
                 truths += _truths(block.data)
-            else:
-                assert hunt is not None
+            elif hunt is not None:
                 suspicious += hunt.count(block.data)
-    if stream.problems or stream.binary or not stream.encoding.startswith("utf-8") or stream.compression not in ("none", "gzip", "zstd"):
+    if (
+        stream.problems
+        or stream.binary
+        or not stream.encoding.startswith("utf-8")
+        or stream.compression not in ("none", "gzip", "zstd")
+    ):
         raise Unproved("bytes")
     return Scan(
         stream.sha256, stream.bytes, stream.lines, stream.encoding, stream.compression, dict(stream.prefix_sha256),
@@ -188,7 +190,7 @@ class _Hunt:
         import ahocorasick_rs
 
         patterns: list[bytes] = []
-        for key, duck in _columns(kind).items():
+        for key, duck in columns_of(kind).items():
             wrong = {"DOUBLE": '"tf[', "BOOLEAN": '"0123456789-[{', "VARCHAR": "tf[{", "DOUBLE[]": '"tf'}[duck]
             if duck == "VARCHAR" and key not in _IDS:
                 wrong += "0123456789-"
@@ -213,6 +215,7 @@ def write(
     constants: Mapping[str, Any],
     naming: Naming,
     staging: Path,
+    sifted: Sifted | None = None,
 ) -> Written:
     """Write the rows of a file below `staging`.
 
@@ -223,6 +226,7 @@ def write(
         constants: canonical columns set for all rows.
         naming: names the runs; its source_id is the stem of the file names.
         staging: folder of the transaction.
+        sifted: what `sift` made of a file that is not clean.
 
     Raises:
         Unproved: something in the file is not clean; nothing is left below `staging`.
@@ -233,162 +237,51 @@ def write(
 
     if set(constants) & set(shape.keys):
         raise Unproved("a constant over a column of the record")
-    stem = naming.source_id
-    folder = staging / "fast" / stem
+    folder = staging / "fast" / naming.source_id
     folder.mkdir(parents=True)
+    path, compression = (str(file.path), found.compression) if sifted is None else (str(sifted.path), "none")
+    rows = statement(path, compression, shape, constants, naming, sifted=sifted is not None)
     con = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
     try:
         con.execute(f"set memory_limit = '{_MEMORY}'; set timezone = 'UTC'; set threads = 2")
         con.execute("set temp_directory = $1", [str(folder / "spill")])
         one_day = _one_day(file, shape)
-        _copy(con, file, shape, found, constants, naming, folder, one_day)
-        rows, runs, days = _prove(con, shape, found, folder)
+        _copy(con, rows, shape.table, naming.source_id, folder, one_day)
+        written, runs, days = _facts_of(con, shape, found, folder, sifted is not None)
         if one_day and len(days) > 1:
             (folder / "one.parquet").unlink()
-            _copy(con, file, shape, found, constants, naming, folder, False)
-        _move(folder, shape.table, days, staging, stem)
+            _copy(con, rows, shape.table, naming.source_id, folder, False)
+        faults = _faults(con, rows, found.lines - written - (sifted.holes if sifted else 0))
+        _move(folder, shape.table, days, staging, naming.source_id)
     except duckdb.Error as error:
-        raise Unproved(f"{type(error).__name__}: {str(error)[:300]}") from None
+        raise Unproved(type(error).__name__) from None
     finally:
         con.close()
         shutil.rmtree(staging / "fast", ignore_errors=True)
-    return Written(shape.table, rows, runs)
+    return Written(shape.table, written, runs, faults)
 
 
-def _copy(
-    con: duckdb.DuckDBPyConnection, file: SourceFile, shape: Shape, found: Scan, constants: Mapping[str, Any],
-    naming: Naming, folder: Path, one_day: bool,
-) -> None:  # fmt: skip
-    kind = shape.table
-    types = _columns(kind) | {k: "VARCHAR" for k in rules.stamp_columns(kind) if k in shape.texts}
-    if shape.uniform:
-        # The count of quotes will prove that no row has another key: the other columns need not be looked at.
-        types = {k: types[k] for k in shape.keys}
-    read = (
-        f"select *, row_number() over () as source_line from read_json($path, format = 'newline_delimited', "
-        f"columns = {_struct(types)}, maximum_object_size = 16777216, compression = '{found.compression}')"
-    )
-    # Values that a user or a log names are parameters, never part of the statement.
-    values: dict[str, Any] = {"path": str(file.path), "source_id": naming.source_id, "folder": naming.folder_key[:8]}
-    values |= {f"set_{c}": v for c, v in constants.items() if c in table(kind).names}
-    columns = _typed(kind, shape, types, values, naming)
-    typed = f"select {', '.join(f'{sql} as {name}' for name, sql in columns.items())} from ({read})"
-    known = {name for name, sql in columns.items() if not sql.startswith("null::")}
-    facts = {f: sql for f, sql in rules.LIST_FACTS.get(kind, {}).items() if _names(sql) <= known | {"x", "i"}}
-    with_facts = f"select *, {', '.join(f'{sql} as {f}' for f, sql in facts.items())} from ({typed})" if facts else typed
-    kept = ", ".join(_derived(kind, n, shape) for n in table(kind).names)
-    # A rule over a column that no row has can't be broken.
-    held = [sql for _, sql in rules.IDENTITIES[kind] if _names(sql) & set(table(kind).names) | _names(sql) & set(rules.LIST_FACTS.get(kind, {})) <= known | set(facts)]
-    broken = " or ".join(f"not ({sql})" for sql in held)
-    good = f"where if(coalesce({broken}, false), error('identity'), true)"
-    day = "" if one_day else f", {DAY_OF[kind]}::date as date"
+def _copy(con: duckdb.DuckDBPyConnection, rows: Statement, kind: str, stem: str, folder: Path, one_day: bool) -> None:
     # A partitioned write costs a third more than one file (benchmarks/): only files that cross midnight pay for it.
-    target, split = ("one.parquet", "") if one_day else ("rows", f", partition_by (date), filename_pattern '{naming.source_id}-{{i}}'")
+    select, target, split = rows.good, "one.parquet", ""
+    if not one_day:
+        select = f"select *, {DAY_OF[kind]}::date as date from ({rows.good})"
+        target, split = "rows", f", partition_by (date), filename_pattern '{stem}-{{i}}'"
     con.execute(
-        f"copy (select {kept}{day} from ({with_facts}) {good}) to '{_quoted(folder / target)}' (format parquet, "
-        f"compression {COMPRESSION}, compression_level {_LEVEL}, row_group_size {ROW_GROUP}{split})",
-        {k: v for k, v in values.items() if k != "folder" or naming.run is None},
+        f"copy ({select}) to '{_quoted(folder / target)}' (format parquet, compression {COMPRESSION}, "
+        f"compression_level {_LEVEL}, row_group_size {ROW_GROUP}{split})",
+        rows.values,
     )
 
 
-def _typed(
-    kind: str, shape: Shape, types: Mapping[str, str], values: dict[str, Any], naming: Naming
-) -> dict[str, str]:
-    """One expression a canonical column, as the generic reader would read it; `null::TYPE` where no key can fill it."""
-    out: dict[str, str] = {}
-    spellings: dict[str, list[tuple[str, int]]] = {}
-    for key, (column, factor) in rules.time_columns(kind).items():
-        if key in types:
-            spellings.setdefault(column, []).append((key, factor))
-    for column in table(kind).columns:
-        name, kind_of = column.name, table(kind).duckdb_types()[column.name]
-        own = {
-            "run_id": _run(naming, types, values),
-            "engine": _engine(types),
-            "surface": f"'generic.{kind.removesuffix('s')}'",
-            "source_id": "$source_id",
-            "source_line": "source_line",
-            "ts_basis": f"'{shape.ts_basis}'",
-            "weight": "coalesce(weight, 1.0)" if "weight" in types else "1.0::DOUBLE",
-        }.get(name)
-        if own is None and f"set_{name}" in values:
-            own = f"$set_{name}::{kind_of}"
-        if own is None and name in spellings:
-            own = _duration(name, spellings[name], column.arrow == "double")
-        if own is None and column.arrow == "timestamp[us]":
-            own = _stamp(kind, name, types)
-        if own is None and name in types and name not in rules.NOT_READ:
-            own = _plain(name, column.arrow, kind_of)
-        out[name] = own or f"null::{kind_of}"
-    return out
-
-
-def _names(sql: str) -> set[str]:
-    """Words of an expression."""
-    return set(re.findall(r"[a-z_]+", sql))
-
-
-def _engine(types: Mapping[str, str]) -> str:
-    return "lower(coalesce(engine, 'generic'))" if "engine" in types else "'generic'"
-
-
-def _run(naming: Naming, types: Mapping[str, str], values: dict[str, Any]) -> str:
-    """The run of a row, as `Naming` names it."""
-    if naming.run is not None:
-        values["run"] = naming.run
-        return "$run"
-    cases = ""
-    for number, (engine, run) in enumerate(naming.adopt.items()):
-        values |= {f"engine_{number}": engine, f"adopted_{number}": run}
-        cases += f" when {_engine(types)} = $engine_{number} then $adopted_{number}"
-    named = f"{_engine(types)} || '-' || $folder"
-    named = f"case{cases} else {named} end" if cases else named
-    return f"coalesce(run_id, {named})" if "run_id" in types else named
-
-
-def _plain(name: str, arrow: str, duck: str) -> str:
-    if arrow in ("int32", "int64"):
-        return f"if({name} is null or ({name} = floor({name}) and abs({name}) < 9007199254740992), {name}, error('count'))::{duck}"
-    if arrow == "double":
-        return f"if({name} is null or isfinite({name}), {name}, error('number'))"
-    if arrow == "list<int64>":
-        whole = f"list_bool_and(list_transform({name}, lambda v: v is not null and v = floor(v) and v < 9007199254740992))"
-        return f"if({name} is null or coalesce({whole}, true), {name}, error('counts'))::{duck}"
-    return name
-
-
-def _duration(name: str, spellings: Sequence[tuple[str, int]], as_float: bool) -> str:
-    if as_float:
-        value = f"coalesce({', '.join(f'{k} * {f}' for k, f in spellings)})"
-        return f"if({value} is null or isfinite({value}), {value}, error('number'))"
-    return f"coalesce({', '.join(f'floor({k} * {f} + 0.5)' for k, f in spellings)})::BIGINT"
-
-
-def _stamp(kind: str, name: str, types: Mapping[str, str]) -> str:
-    """A stamp in UTC: numbers before text, as the generic reader prefers."""
-    numbers, texts = [], []
-    for key, (column, factor) in rules.stamp_columns(kind).items():
-        if column != name or key not in types:
-            continue
-        if types[key] == "VARCHAR":
-            texts.append(f"({key}::TIMESTAMPTZ at time zone 'UTC')")
-            continue
-        by = str(factor) if factor else f"case when {key} < 1e11 then 1e6 when {key} < 1e14 then 1e3 when {key} < 1e17 then 1.0 else 1e-3 end"
-        numbers.append(f"make_timestamp(if({key} is null or {key} * ({by}) between 1e15 and 4.1e15, round({key} * ({by})), error('stamp'))::BIGINT)")
-    return f"coalesce({', '.join([*numbers, *texts])})" if numbers or texts else "null::TIMESTAMP"
-
-
-def _derived(kind: str, name: str, shape: Shape) -> str:
-    """DERIVED of the rules; its window over the steps is spared where it can give nothing else."""
-    how = rules.DERIVED.get(kind, {}).get(name)
-    if how is None:
-        return name
-    if name == "step_share":
-        if "step_id" not in shape.keys and "batch_size" not in shape.keys:
-            return name
-        if shape.uniform and "batch_size" in shape.keys:
-            return "coalesce(step_share, 1.0 / nullif(batch_size, 0)) as step_share"
-    return f"{how} as {name}"
+def _faults(con: duckdb.DuckDBPyConnection, rows: Statement, missing: int) -> tuple[tuple[int, str], ...]:
+    """Lines that were left out because they break an identity; looked for only when rows are missing."""
+    if not missing:
+        return ()
+    found = con.execute(rows.faults, rows.values).fetchall()
+    if len(found) != missing:
+        raise Unproved("rows and lines differ")
+    return tuple((line, why) for line, why in found)
 
 
 def _one_day(file: SourceFile, shape: Shape) -> bool:
@@ -412,8 +305,8 @@ def _one_day(file: SourceFile, shape: Shape) -> bool:
     return days[0] is not None and days[0] == days[1]
 
 
-def _prove(
-    con: duckdb.DuckDBPyConnection, shape: Shape, found: Scan, folder: Path
+def _facts_of(
+    con: duckdb.DuckDBPyConnection, shape: Shape, found: Scan, folder: Path, sifted: bool
 ) -> tuple[int, tuple[Mapping[str, Any], ...], list[dt.date]]:
     """Rows as many as lines; no value of a wrong type; then the runs and the days of the rows."""
     files = f"'{_quoted(folder)}/**/*.parquet'"
@@ -422,6 +315,8 @@ def _prove(
     row = con.execute(f"select count(*), {counted or '0'} from read_parquet({files})").fetchone()
     assert row is not None
     rows = row[0]
+    if sifted:  # every line was looked at already
+        return rows, _runs(con, shape, files), _days(con, shape, files)
     if rows != found.lines:
         raise Unproved("rows and lines differ")
     as_sampled = (
@@ -434,15 +329,26 @@ def _prove(
         raise NotUniform
     if found.suspicious:
         raise Unproved("a value of another type")
+    return rows, _runs(con, shape, files), _days(con, shape, files)
+
+
+def _runs(con: duckdb.DuckDBPyConnection, shape: Shape, files: str) -> tuple[Mapping[str, Any], ...]:
+    """The runs of the rows, with what all rows of a run agree on."""
     same = ", ".join(
         f"case when min({c}) = max({c}) and count({c}) = count(*) then min({c}) end as {c}"
         for c in ("model", "draft_model", "method", "num_speculative_tokens", "forced_acceptance")
     )
-    result = con.execute(f"select run_id, engine, max({DAY_OF[shape.table]}) as ended, {same} from read_parquet({files}) group by all order by 1, 2")
+    result = con.execute(
+        f"select run_id, engine, max({DAY_OF[shape.table]}) as ended, {same} from read_parquet({files}) "
+        "group by all order by 1, 2"
+    )
     names = [d[0] for d in result.description or ()]
-    runs = tuple(dict(zip(names, r, strict=True)) for r in result.fetchall())
-    days = con.execute(f"select distinct {DAY_OF[shape.table]}::date as d from read_parquet({files}) order by 1").fetchall()
-    return rows, runs, [d for (d,) in days]
+    return tuple(dict(zip(names, r, strict=True)) for r in result.fetchall())
+
+
+def _days(con: duckdb.DuckDBPyConnection, shape: Shape, files: str) -> list[dt.date]:
+    day = f"{DAY_OF[shape.table]}::date"
+    return [d for (d,) in con.execute(f"select distinct {day} as d from read_parquet({files}) order by 1").fetchall()]
 
 
 def _canonical(kind: str, key: str) -> str | None:
@@ -464,10 +370,6 @@ def _move(folder: Path, kind: str, days: Sequence[dt.date], staging: Path, stem:
         target.mkdir(parents=True, exist_ok=True)
         for number, path in enumerate(paths):
             path.replace(target / f"{stem}-{number}.parquet")
-
-
-def _struct(types: Mapping[str, str]) -> str:
-    return "{" + ", ".join(f"'{k}': '{v}'" for k, v in types.items()) + "}"
 
 
 def _quoted(path: Path) -> str:

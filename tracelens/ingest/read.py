@@ -14,6 +14,8 @@ from tracelens.sources.stream import Block, BlockStream
 if TYPE_CHECKING:
     import polars as pl
 
+    from tracelens.ingest.sift import BadLine
+
 # A pretty-printed document or an array has no lines to cut at: it is read whole, up to this size.
 DOCUMENT_LIMIT = 256 << 20
 
@@ -84,6 +86,19 @@ def read(
             parsed=parsed,
             rejects=rejects,
         )
+
+
+def read_lines(bad: Sequence[BadLine], engines: Sequence[Engine], reading: Reading) -> None:
+    """Offer single lines of a file of JSON records to the engines, as `read` would."""
+    if not bad:
+        return
+    import polars as pl
+
+    texts = [b.data.decode("utf-8", "replace").strip() for b in bad]
+    nothing = pl.lit(None, pl.String)
+    frame = pl.DataFrame({"line": [b.line for b in bad], "offset": [b.offset for b in bad], "text": texts})
+    frame = frame.with_columns(nothing.alias("stamp"), nothing.alias("stream"), nothing.alias("process"))
+    _block(frame, None, engines, reading.parsed, reading.rejects)
 
 
 def _found(

@@ -105,11 +105,16 @@ def _select(
     new["task_type"] = task
     if rows is not None:
         empty = "map([]::varchar[], []::varchar[])"
-        new["labels"] = f"if(l._extra is null or cardinality(l._extra) = 0, t.labels, map_concat(coalesce(t.labels, {empty}), l._extra))"
+        new["labels"] = (
+            f"if(l._extra is null or cardinality(l._extra) = 0, t.labels, map_concat(coalesce(t.labels, {empty}), l._extra))"
+        )
     select = ", ".join(f"{new[c]} as {c}" if c in new else f"t.{c}" for c in table(name).names)
     moved = " or ".join(f"({sql}) is distinct from t.{c}" for c, sql in new.items())
     join = "left join label l on l._key = request_key(t.request_id)" if rows is not None else ""
-    return f"select {select}, ({moved}) as _changed from read_parquet($path, hive_partitioning = false) t {join}", values
+    return (
+        f"select {select}, ({moved}) as _changed from read_parquet($path, hive_partitioning = false) t {join}",
+        values,
+    )
 
 
 def _case(number: int, rule: Rule, values: dict[str, Any]) -> str:

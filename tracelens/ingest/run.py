@@ -95,7 +95,9 @@ def _check_clock(options: IngestOptions) -> None:
 
     from tracelens.sources.clocks import resolve
 
-    frame = pl.DataFrame({"stamp": ["2026-01-02 03:04:05"], "inner": [None]}, schema={"stamp": pl.String, "inner": pl.String})
+    frame = pl.DataFrame(
+        {"stamp": ["2026-01-02 03:04:05"], "inner": [None]}, schema={"stamp": pl.String, "inner": pl.String}
+    )
     resolve(frame, tz=options.tz, year=options.year, mtime=None)
 
 
@@ -268,7 +270,9 @@ class _Tally:
         assert one.entry is not None
         self._add(one.entry, 1)
         self.reasons.update(one.reasons)
-        self.examples += [f"{one.name}:{line}: {why}" for line, why in one.first_rejects][: max(0, 5 - len(self.examples))]
+        self.examples += [f"{one.name}:{line}: {why}" for line, why in one.first_rejects][
+            : max(0, 5 - len(self.examples))
+        ]
 
     def untake(self, entry: Mapping[str, Any], why: str) -> None:
         self._add(entry, -1)

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens import __version__
-from tracelens.engines.base import Context, Engine, Reject
+from tracelens.engines.base import Context, Engine, Parsed, Reject
+from tracelens.ingest import fast
 from tracelens.ingest.labels import Labels
 from tracelens.ingest.options import IngestOptions, Staged
-from tracelens.ingest import fast
-from tracelens.ingest.read import Reading, read
+from tracelens.ingest.read import Reading, read, read_lines
 from tracelens.ingest.rows import Naming, finish, run_rows_of
+from tracelens.ingest.sift import sift
 from tracelens.lake.parquet import write_table
 from tracelens.lake.schema import SCHEMA_VERSION, TABLES
 from tracelens.sources.clocks import resolve
@@ -98,14 +99,25 @@ def _fast(job: Job, engines: Sequence[Engine], labels: Labels) -> Staged | None:
             out.note = f"already in the lake (as {job.known[found.sha256]})"
             return out
         naming = Naming(found.sha256[:16], file.folder_key, options.run, options.role, job.adopt)
-        try:
-            written = fast.write(file, shape, found, job.columns, naming, job.staging)
-        except fast.NotUniform:
-            shape = dataclasses.replace(shape, uniform=False)
-            written = fast.write(file, shape, fast.scan(file, shape, ()), job.columns, naming, job.staging)
+        return _fast_entry(job, found, _written(job, shape, found, naming), naming, out)
+    except fast.Unproved as why:
+        log.info("%s: sifted (%s)", file.name, why)
+    try:
+        return _sifted(job, shape, engines, labels, out)
     except fast.Unproved as why:
         log.info("%s: read line by line (%s)", file.name, why)
         return None
+
+
+def _written(job: Job, shape: fast.Shape, found: fast.Scan, naming: Naming) -> fast.Written:
+    try:
+        return fast.write(job.file, shape, found, job.columns, naming, job.staging)
+    except fast.NotUniform:
+        shape = dataclasses.replace(shape, uniform=False)
+        return fast.write(job.file, shape, fast.scan(job.file, shape, ()), job.columns, naming, job.staging)
+
+
+def _fast_entry(job: Job, found: fast.Scan, written: fast.Written, naming: Naming, out: Staged) -> Staged:
     runs = run_rows_of(written.runs, naming, job.columns)
     write_table("runs", runs, place_in(job.staging), naming.source_id)
     surface = f"generic.{written.table.removesuffix('s')}"
@@ -117,7 +129,36 @@ def _fast(job: Job, engines: Sequence[Engine], labels: Labels) -> Staged | None:
     return out
 
 
-def _write(job: Job, reading: Reading, engines: Sequence[Engine], labels: Labels, out: Staged) -> Staged:
+def _sifted(job: Job, shape: fast.Shape, engines: Sequence[Engine], labels: Labels, out: Staged) -> Staged:
+    """Good lines by the fast road, the others by the slow one, as one source."""
+    shape = dataclasses.replace(shape, uniform=False)
+    found = fast.scan(job.file, shape, job.checkpoints, sifted=True)
+    naming = Naming(found.sha256[:16], job.file.folder_key, job.options.run, job.options.role, job.adopt)
+    reading = Reading(
+        found.sha256, found.bytes, found.lines, found.encoding, found.compression, (), False, found.prefixes,
+        {e.name: Parsed() for e in engines},
+    )  # fmt: skip
+    copy = job.staging / f"{naming.source_id}.sifted"
+    try:
+        sifted = sift(job.file, shape, copy, lambda bad: read_lines(bad, engines, reading))
+        written = fast.write(job.file, shape, found, job.columns, naming, job.staging, sifted)
+    finally:
+        copy.unlink(missing_ok=True)
+    surface = f"generic.{written.table.removesuffix('s')}"
+    reading.rejects += [Reject(line, f"identity broken: {why}", surface) for line, why in written.faults]
+    _write(job, reading, engines, labels, out, written)
+    return out
+
+
+def _write(
+    job: Job,
+    reading: Reading,
+    engines: Sequence[Engine],
+    labels: Labels,
+    out: Staged,
+    written: fast.Written | None = None,
+) -> Staged:
+    """Write what the engines found (and count what the fast road has written already)."""
     source_id = reading.sha256[:16]
     options = job.options
     naming = Naming(source_id, job.file.folder_key, options.run, options.role, job.adopt)
@@ -127,6 +168,12 @@ def _write(job: Job, reading: Reading, engines: Sequence[Engine], labels: Labels
     surfaces: Counter[str] = Counter()
     rows: Counter[str] = Counter()
     frames: dict[str, list[pl.DataFrame]] = {}
+    claimed, stem = reading.claimed, source_id
+    if written is not None:
+        stem += "-x"  # beside the files that the fast road has written
+        claimed += written.rows + len(written.faults)
+        rows[written.table] = surfaces[f"generic.{written.table.removesuffix('s')}"] = written.rows
+        frames["runs"] = [run_rows_of(written.runs, naming, job.columns)]
     for engine in engines:
         parsed = reading.parsed[engine.name]
         rejects += parsed.rejects
@@ -143,14 +190,15 @@ def _write(job: Job, reading: Reading, engines: Sequence[Engine], labels: Labels
     for name, parts in frames.items():
         import polars as pl
 
-        rows[name] += write_table(name, pl.concat(parts, how="diagonal_relaxed"), place, source_id)
+        rows[name] += write_table(name, pl.concat(parts, how="diagonal_relaxed"), place, stem)
     rejects.sort(key=lambda r: r.line)
     if rejects:
         rows["rejects"] = write_table("rejects", _reject_rows(source_id, rejects), place, source_id)
     out.reasons = Counter(r.reason for r in rejects)
     out.first_rejects = [(r.line, r.reason) for r in rejects[:3]]
     counts = {t: rows[t] for t in TABLES if rows[t]}
-    out.entry = _entry(job, reading, surfaces, counts, len(rejects), max(0, reading.lines - reading.claimed))
+    unread = sum(r.surface is None for r in rejects)  # no engine could claim these, and they are told already
+    out.entry = _entry(job, reading, surfaces, counts, len(rejects), max(0, reading.lines - claimed - unread))
     return out
 
 
