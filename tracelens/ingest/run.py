@@ -102,13 +102,23 @@ def _check_clock(options: IngestOptions) -> None:
 
 
 def _is_json(file: SourceFile) -> bool:
-    """Whether a source begins with a JSON value: such logs tell of no start of a server."""
+    """Whether a source holds JSON records: such logs tell of no start of a server.
+
+    A log in a JSON envelope (docker, JSON logging) is text, and does.
+    """
     if file.path is None:
         return False
     with BlockStream(file, block_bytes=1 << 16) as stream:
-        for block in stream:
-            return block.data.lstrip()[:1] in (b"{", b"[")
-    return False
+        head = next((block.data for block in stream), b"")
+    if head.lstrip()[:1] not in (b"{", b"["):
+        return False
+    import polars as pl
+
+    from tracelens.sources.envelopes import peel
+
+    lines = [line.decode("utf-8", "replace") for line in head.split(b"\n")[:20] if line.strip()]
+    frame = pl.DataFrame({"line": range(len(lines)), "offset": [0] * len(lines), "text": lines})
+    return not peel(frame.cast({"line": pl.Int64, "offset": pl.Int64}), [])["envelope"].is_not_null().any()
 
 
 def _waves(files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
