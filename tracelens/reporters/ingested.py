@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
+import textwrap
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,11 +67,21 @@ def write_text(summary: Summary, gaps: Sequence[Missing], lake: Path, out: TextI
 
 
 def _gaps(gaps: Sequence[Missing], out: TextIO) -> None:
+    """What can't be had, figures with one remedy together."""
     if not gaps:
         return
-    out.write("These logs cannot give:\n")
+    together: dict[tuple[str, str], list[str]] = {}
     for gap in gaps:
-        out.write(f"  {gap.figure}: {gap.because}\n      switch on: {gap.switch_on}\n")
+        together.setdefault((gap.because, gap.switch_on), []).append(gap.figure)
+    out.write("These logs cannot give:\n")
+    for (because, switch_on), figures in together.items():
+        for text, indent in ((f"{', '.join(figures)}: {because}", "  "), (f"switch on: {switch_on}", "      ")):
+            out.write(textwrap.fill(text, _width(), initial_indent=indent, subsequent_indent="      ") + "\n")
+
+
+def _width() -> int:
+    """Columns of the terminal; 100 where the output goes elsewhere."""
+    return max(40, shutil.get_terminal_size((100, 24)).columns)
 
 
 def _size(count: float) -> str:
