@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import shutil
 import textwrap
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
