@@ -51,6 +51,10 @@ class Naming:
             return self.run
         return self.adopt.get(engine) or f"{engine}-{self.folder_key[:8]}"
 
+    def scope(self, engine: str) -> str:
+        """Where the runs of a folder and engine meet: their grains are never added to each other."""
+        return self.run or f"{engine}-{self.folder_key[:8]}"
+
     def started(self, engine: str, when: Any, number: int, line: str | None = None) -> str:
         """The run that a start-up line opens: the same name again when its log has grown or was renamed."""
         if self.run:
@@ -231,6 +235,8 @@ def _run_rows(
         role=pl.lit(naming.role) if naming.role else pl.col("role"),
         source_id=pl.lit(naming.source_id),
     )
+    scopes = {e: naming.scope(e) for e in rows["engine"].unique().to_list()}
+    rows = rows.with_columns(scope=pl.col("engine").replace_strict(scopes, return_dtype=pl.String))
     rows = rows.with_columns(
         pl.lit(v).alias(c)
         for c, v in columns.items()
@@ -248,7 +254,7 @@ def run_rows_of(seen: Sequence[Mapping[str, Any]], naming: Naming, columns: Mapp
     types = table("runs").polars_schema()
     own = {"role": naming.role, "source_id": naming.source_id}
     constants = {c: v for c, v in columns.items() if c in _FROM_RUN}
-    rows = [{**row, **own, **constants} for row in seen]
+    rows = [{**row, **own, **constants, "scope": naming.scope(row["engine"])} for row in seen]
     names = [c for c in types if any(c in row for row in rows)]
     return pl.DataFrame(rows, schema={c: types[c] for c in names}) if rows else pl.DataFrame(schema=types)
 
