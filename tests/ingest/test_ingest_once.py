@@ -105,10 +105,12 @@ def test_a_beginning_and_the_whole_in_one_batch(tmp_path: Path, lake: Path, orde
     assert table(lake, "sources", "name") == [("whole.log",)]
 
 
-def test_a_beginning_that_comes_later_adds_nothing_new(tmp_path: Path, lake: Path) -> None:
+@pytest.mark.xfail(reason="ingest/run.py: digests are taken at the sizes of compressed files", strict=True)
+def test_a_compressed_beginning_and_the_whole_in_one_batch(tmp_path: Path, lake: Path) -> None:
     lines = [start(), *(interval(f"12:01:{i:02d}") for i in range(5))]
     (tmp_path / "whole.log").write_text(log(*lines))
-    run(lake, tmp_path / "whole.log")
+    (tmp_path / "old.log.gz").write_bytes(gzip.compress(log(*lines[:3]).encode()))
+    run(lake, tmp_path / "whole.log", tmp_path / "old.log.gz")
     assert len(table(lake, "windows")) == 5
 
 
