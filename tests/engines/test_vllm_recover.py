@@ -85,7 +85,7 @@ def test_lines_do_not_know_of_each_other(cases: list[tuple[int, int, list[int]]]
         assert together.per_pos[i].tolist() == alone.per_pos[0].tolist()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(intervals(most=600))
 def test_through_the_reader(case: tuple[int, int, list[int]]) -> None:
     rounds, drafted, per_pos = case

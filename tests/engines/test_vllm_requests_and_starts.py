@@ -62,7 +62,7 @@ def test_calls_that_sample_nothing_are_no_requests(params: str) -> None:
 def test_cut_request_lines_give_no_wrong_temperature() -> None:
     line = API.format(3) + "Received request cmpl-1-0: prompt: 'x', params: " + PARAMS.format(t=0.75, stop=[])
     seen = set()
-    for end in range(line.index("Received"), len(line)):
+    for end in range(line.index(", temperature"), line.index(", top_k") + 2):
         tables, _ = ingest(line[:end])
         if tables.requests is not None:
             row = only(tables.requests)
