@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from tracelens.sources.stream import Block
 
     Positions = npt.NDArray[np.int64]
+
+
+_PIECE = 1 << 14
 
 
 class LineFinder:
@@ -74,10 +78,15 @@ class LineFinder:
     def _hits(self, data: bytes) -> list[int]:
         """Where needles begin, in order; several may lie in one line."""
         forms = tuple(self._forms(data))
-        matches = _automaton(forms).find_matches_as_indexes(data)
-        # Escaped forms stand behind the plain ones; which needle they are of does not matter much: all are kept.
-        self.found = {forms[index] for index in {index for index, _, _ in matches}}
-        return [start for _, start, _ in matches]
+        automaton = _automaton(forms)
+        hits: list[int] = []
+        kinds: set[int] = set()
+        for start, piece in _likely(data, forms):
+            matches = automaton.find_matches_as_indexes(piece)
+            kinds.update(index for index, _, _ in matches)
+            hits += [start + at for _, at, _ in matches]
+        self.found = {forms[index] for index in kinds}
+        return hits
 
     def _forms(self, data: bytes) -> list[bytes]:
         """The needles as they may read in the block.
@@ -115,6 +124,48 @@ class LineFinder:
         if peeled["envelope"].null_count() < peeled.height:
             self.envelopes.update(peeled["envelope"].drop_nulls().unique().to_list())
         return peeled
+
+
+def _likely(data: bytes, needles: tuple[bytes, ...]) -> Iterator[tuple[int, bytes]]:
+    """The pieces of a block that hold a needle, with their offsets.
+
+    One look at pieces of 16 kB by a regular expression of literals (which is compiled to vector instructions) is twice
+    as fast as the automaton over everything where records are rare, and costs next to nothing where they are not: it
+    ends at the first match of each piece. Pieces end at line ends, so no needle lies across two.
+    """
+    if len(data) < 4 * _PIECE:
+        yield 0, data
+        return
+    import numpy as np
+    import polars as pl
+    import pyarrow as pa
+
+    edges = [0]
+    while edges[-1] < len(data):
+        end = data.rfind(b"\n", edges[-1], edges[-1] + _PIECE) + 1 or data.find(b"\n", edges[-1]) + 1
+        edges.append(end or len(data))
+    buffers = [None, pa.py_buffer(np.asarray(edges, np.int64)), pa.py_buffer(data)]
+    pieces = pa.Array.from_buffers(pa.large_binary(), len(edges) - 1, buffers)
+    try:
+        text = pl.from_arrow(pieces.cast(pa.large_string()))
+    except pa.ArrowInvalid:  # a bad byte somewhere: no text, but bytes to search all the same
+        yield 0, data
+        return
+    assert isinstance(text, pl.Series)
+    holds = text.str.contains(_literals(needles))
+    run = -1
+    # Neighbours go together: a dense block is searched in one piece.
+    for index, hit in enumerate([*holds.to_list(), False]):
+        if hit and run < 0:
+            run = index
+        elif not hit and run >= 0:
+            yield edges[run], data[edges[run] : edges[index]]
+            run = -1
+
+
+@lru_cache(maxsize=8)
+def _literals(needles: tuple[bytes, ...]) -> str:
+    return "|".join(re.escape(needle.decode("utf-8", "replace")) for needle in needles)
 
 
 @lru_cache(maxsize=8)
