@@ -105,7 +105,6 @@ def test_a_beginning_and_the_whole_in_one_batch(tmp_path: Path, lake: Path, orde
     assert table(lake, "sources", "name") == [("whole.log",)]
 
 
-@pytest.mark.xfail(reason="ingest/run.py: digests are taken at the sizes of compressed files", strict=True)
 def test_a_compressed_beginning_and_the_whole_in_one_batch(tmp_path: Path, lake: Path) -> None:
     lines = [start(), *(interval(f"12:01:{i:02d}") for i in range(5))]
     (tmp_path / "whole.log").write_text(log(*lines))
@@ -162,7 +161,6 @@ def test_siblings_of_a_folder_share_the_run_and_json_adopts_the_started_one(logs
     assert by_request["x0"] not in started
 
 
-@pytest.mark.xfail(reason="ingest/run.py: runs are adopted only from logs read in the same ingest", strict=True)
 def test_responses_that_come_later_find_the_run_of_their_folder(logs: Path, lake: Path) -> None:
     run(lake, logs)
     (logs / "responses.1.jsonl").write_text(jsonl(response("late")))

@@ -23,7 +23,6 @@ class IngestOptions:
     sets: Mapping[str, str] = field(default_factory=dict)
     jobs: int | None = None
     strict: bool = False
-    redact_ids: bool = False
 
 
 @dataclass(slots=True)

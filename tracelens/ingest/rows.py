@@ -257,8 +257,3 @@ def run_rows_of(seen: Sequence[Mapping[str, Any]], naming: Naming, columns: Mapp
     rows = [{**row, **own, **constants, "scope": naming.scope(row["engine"])} for row in seen]
     names = [c for c in types if any(c in row for row in rows)]
     return pl.DataFrame(rows, schema={c: types[c] for c in names}) if rows else pl.DataFrame(schema=types)
-
-
-def redacted_id(salt: str, value: str) -> str:
-    """A request id as a salted digest."""
-    return hashlib.sha256(f"{salt}{value}".encode()).hexdigest()[:20]

@@ -32,6 +32,9 @@ _BATCH_BYTES = 1 << 30
 # Below this the start of worker processes costs more than it saves.
 _PARALLEL_BYTES = 64 << 20
 
+# Sources whose first bytes differ need no closer look.
+_HEAD = 4096
+
 Progress = Callable[[str, int], None]
 
 
@@ -58,29 +61,41 @@ def ingest(paths: Sequence[str], lake: Path, options: IngestOptions, progress: P
     store = Store(lake)
     known = ledger.read(lake)
     tally = _Tally(skipped)
-    sizes = tuple(sorted({*known.sizes(), *(f.size for f in files if f.size)}))
-    adopt: dict[str, dict[str, str]] = {}
+    sizes = tuple(sorted({_HEAD, *known.sizes(), *(f.size for f in files if f.size)}))
     with _workers(files, options, tools) as run:
         for wave in _waves(files):
-            started: dict[tuple[str, str], set[str]] = {}
+            # Responses and access logs tell of no start: they belong to the one run their folder's logs tell of.
+            adopt = _adoptable(lake)
             for batch in _batches(wave):
                 with store.transaction() as txn:
+                    names = {e.sha256: e.name for e in known.entries}
                     jobs = [
-                        Job(f, options, columns, sizes, {e.sha256: e.name for e in known.entries}, adopt.get(f.folder_key, {}), txn.folder)
+                        Job(f, options, columns, sizes, names, adopt.get(f.folder_key[:8], {}), txn.folder)
                         for f in batch
                         if not _same_as_before(f, known, tally)
-                    ]  # fmt: skip
-                    staged = list(run(jobs, progress))
-                    _commit(txn, staged, tally)
+                    ]
+                    _commit(txn, list(zip(jobs, run(jobs, progress), strict=True)), tally)
                 known = ledger.read(lake)
-                for one in staged:
-                    for engine, names in one.started_runs.items():
-                        started.setdefault((one.folder_key, engine), set()).update(names)
-            # Responses and access logs tell of no start: they belong to the one run their folder's logs tell of.
-            for (folder, engine), names in started.items():
-                if len(names) == 1:
-                    adopt.setdefault(folder, {})[engine] = next(iter(names))
     return tally.summary(time.monotonic() - begun)
+
+
+def _adoptable(lake: Path) -> dict[str, dict[str, str]]:
+    """Folder -> engine -> run, where start-up lines of that folder's logs tell of exactly one run."""
+    import pyarrow.parquet as pq
+
+    started: dict[tuple[str, str], set[str]] = {}
+    for path in sorted((lake / "runs").glob("*.parquet")):
+        rows = pq.read_table(path, columns=["run_id", "scope", "engine", "started", "engine_version"]).to_pylist()
+        for row in rows:
+            told = row["started"] is not None or row["engine_version"] is not None
+            if told and row["scope"] and row["scope"] != row["run_id"]:
+                folder = row["scope"].removeprefix(f"{row['engine']}-")
+                started.setdefault((folder, row["engine"]), set()).add(row["run_id"])
+    adopt: dict[str, dict[str, str]] = {}
+    for (folder, engine), names in started.items():
+        if len(names) == 1:
+            adopt.setdefault(folder, {})[engine] = next(iter(names))
+    return adopt
 
 
 def labels_of(options: IngestOptions, constants: Mapping[str, str]) -> Labels:
@@ -206,14 +221,14 @@ def _stage_in_worker(job: Job) -> Staged:
     return stage(job, _worker_tools[0].engines, _worker_tools[0].labels)
 
 
-def _commit(txn: Transaction, staged: Sequence[Staged], tally: _Tally) -> None:
+def _commit(txn: Transaction, done: Sequence[tuple[Job, Staged]], tally: _Tally) -> None:
     """Look at the ledger as it is now, drop what is there already, replace what has grown, and commit."""
     with txn.locked():
         known = ledger.read(txn.store.root)
         by_sha = {e.sha256: e.name for e in known.entries}
         rows: dict[str, dict[str, Any]] = {}
         replaced: dict[str, ledger.Entry] = {}
-        for one in staged:
+        for job, one in done:
             entry = one.entry
             if entry is None or entry["sha256"] in by_sha:
                 why = one.note or f"already in the lake (as {by_sha[entry['sha256']]})" if entry else one.note
@@ -224,9 +239,9 @@ def _commit(txn: Transaction, staged: Sequence[Staged], tally: _Tally) -> None:
                 tally.skip(one.name, why or "")
                 continue
             by_sha[entry["sha256"]] = one.name
-            rows[entry["sha256"]] = entry
+            rows[entry["sha256"]] = {**entry, "_file": job.file}
             for old in known.grown_from(entry["_prefixes"]):
-                entry["replaces"].append(old.source_id)
+                rows[entry["sha256"]]["replaces"].append(old.source_id)
                 replaced[old.source_id] = old
             tally.take(one)
         _drop_beginnings(txn, rows, tally)
@@ -246,12 +261,26 @@ def _commit(txn: Transaction, staged: Sequence[Staged], tally: _Tally) -> None:
 def _drop_beginnings(txn: Transaction, rows: dict[str, dict[str, Any]], tally: _Tally) -> None:
     """A source of this batch that is the beginning of another one of it (a copy taken earlier) adds nothing."""
     for sha, entry in list(rows.items()):
-        longer = next((r for r in rows.values() if r is not entry and r["_prefixes"].get(entry["bytes"]) == sha), None)
+        longer = next((r for r in rows.values() if r is not entry and _begins_with(r, entry)), None)
         if longer is not None:
             _drop(txn, entry["_files"])
             del rows[sha]
             longer["replaces"].append(entry["source_id"])
             tally.untake(entry, f"the beginning of {longer['name']}")
+
+
+def _begins_with(longer: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
+    """Whether a source starts with all of another; sizes of compressed files are known only now, so look again."""
+    if longer["bytes"] <= entry["bytes"] or longer["_prefixes"].get(_HEAD) != entry["_prefixes"].get(_HEAD):
+        return False
+    known = longer["_prefixes"].get(entry["bytes"])
+    if known is None and longer["_file"].path is not None:
+        with BlockStream(longer["_file"], checkpoints=(entry["bytes"],)) as stream:
+            for _ in stream:
+                if entry["bytes"] in stream.prefix_sha256:
+                    break
+            known = stream.prefix_sha256.get(entry["bytes"])
+    return bool(known == entry["sha256"])
 
 
 def _drop(txn: Transaction, files: Sequence[str]) -> None:
