@@ -1,6 +1,6 @@
 """Draw docs/report.svg: the head of `tracelens report` on the packaged RTP-LLM site, as a terminal shows it.
 
-    python docs/picture.py
+python docs/picture.py
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the top-level rooms `queries/`, `schemas/` and `samples/` lie: inside the wheel, or beside the package in a checkout."""
+"""Where the top-level rooms `queries/`, `schemas/` and `samples/` lie: in the wheel, or beside the package."""
 
 from __future__ import annotations
 
