@@ -1,5 +1,5 @@
 -- Question: how many drafts are accepted, and how many tokens does a round give?
--- Inputs: view strata (counts of the finest grain).
+-- Inputs: view unit_sums (counts of the finest grain, by unit).
 -- Output, one row a stratum and one for all (stratum IS NULL):
 --   draft_accept_ratio   accepted / drafted; the target's own token is not counted
 --   token_accept_prob    accepted / (accepted + rounds cut short by a rejection); not counted
@@ -9,63 +9,47 @@
 --   tau_committed_basis  emitted, verified (1 + accepted over all rounds: no emitted logged) or mixed
 --   terminal_overcount   tau_verified - tau_drafted: verified, then cut by a stop or a limit
 --   tau_request_mean     mean over requests of emitted / all rounds; counted
+--   requests             requests that have counts and an id; NULL where none has one (interval lines)
 --   n_eff, top_share     effective number of requests; share of all rounds in the largest one
 --   mean_drafted         drafted tokens per round, plain steps included
 --   <ratio>_sums         {m, y, x, yy, xy, xx} over units (requests; windows), for intervals
 -- Basis: units are requests where rounds or requests are logged, else windows.
-with counted as (
-  select stratum, run_id, unit, grain, weight, rounds, plain_steps, drafted, accepted, emitted, emitted_drafted,
-         full_accepts, num_speculative_tokens
-  from strata
-  where coalesce(rounds, plain_steps, drafted) is not null
-), by_stratum as (
-  select stratum, run_id, unit, bool_or(grain = 'round') as has_rounds, bool_or(grain = 'request') as has_requests,
-         bool_or(grain = 'window') as has_windows,
-         sum(weight * rounds) as n, sum(weight * plain_steps) as plain,
-         sum(weight * (coalesce(rounds, 0) + coalesce(plain_steps, 0))) as all_rounds,
-         sum(weight * drafted) as d, sum(weight * accepted) as a, sum(weight * emitted) as e,
-         sum(case when drafted is not null then weight * accepted end) as a_of_d,
-         sum(case when rounds is not null then weight * accepted end) as a_of_n,
-         sum(case when full_accepts is not null then weight * accepted end) as a_of_p,
-         sum(weight * (rounds - full_accepts)) as rejections,
-         sum(case when rounds > 0 then weight * emitted_drafted end) as e_of_n,
-         sum(case when emitted_drafted is not null then weight * rounds end) as n_of_e,
-         sum(weight * coalesce(emitted, accepted + rounds + coalesce(plain_steps, 0))) as e_all,
-         sum(case when emitted is not null or accepted + rounds is not null
-                  then weight * (coalesce(rounds, 0) + coalesce(plain_steps, 0)) end) as n_all,
-         sum(case when emitted is not null then weight * (coalesce(rounds, 0) + coalesce(plain_steps, 0)) end)
-           as n_logged,
-         min(num_speculative_tokens) as k_min, max(num_speculative_tokens) as k_max
-  from counted
+with by_stratum as (
+  select stratum, run_id, unit, bool_or(has_rounds) as has_rounds, bool_or(has_requests) as has_requests,
+         bool_or(has_windows) as has_windows, bool_or(is_request) as is_request, sum(n) as n, sum(plain) as plain,
+         sum(all_rounds) as all_rounds, sum(d) as d, sum(a) as a, sum(e) as e, sum(a_of_d) as a_of_d,
+         sum(d_of_n) as d_of_n, sum(n_of_d) as n_of_d, sum(a_of_n) as a_of_n, sum(n_of_a) as n_of_a,
+         sum(a_of_p) as a_of_p, sum(rejections) as rejections, sum(e_of_n) as e_of_n, sum(n_of_e) as n_of_e,
+         sum(e_all) as e_all, sum(n_all) as n_all, sum(n_logged) as n_logged, min(k_min) as k_min, max(k_max) as k_max
+  from unit_sums
   group by stratum, run_id, unit
 ), units as (
   -- A unit may lie in several strata (batch buckets): for the total it is one again.
   select *, 0 as is_total from by_stratum
   union all by name
   select run_id, unit, bool_or(has_rounds) as has_rounds, bool_or(has_requests) as has_requests,
-         bool_or(has_windows) as has_windows, sum(n) as n, sum(plain) as plain, sum(all_rounds) as all_rounds,
-         sum(d) as d, sum(a) as a, sum(e) as e, sum(a_of_d) as a_of_d, sum(a_of_n) as a_of_n, sum(a_of_p) as a_of_p,
-         sum(rejections) as rejections, sum(e_of_n) as e_of_n, sum(n_of_e) as n_of_e, sum(e_all) as e_all,
-         sum(n_all) as n_all, sum(n_logged) as n_logged, min(k_min) as k_min, max(k_max) as k_max, 1 as is_total
+         bool_or(has_windows) as has_windows, bool_or(is_request) as is_request, min(k_min) as k_min,
+         max(k_max) as k_max, 1 as is_total,
+         sum(columns(* exclude (stratum, run_id, unit, has_rounds, has_requests, has_windows, is_request, k_min,
+                                k_max)))
   from by_stratum
   group by run_id, unit
 ), summed as (
   select stratum, is_total, sum(n) as rounds, sum(plain) as plain_steps, sum(d) as drafted, sum(a) as accepted,
-         sum(e) as emitted, count(*) filter (has_rounds or has_requests) as requests, count(distinct run_id) as runs,
+         sum(e) as emitted, nullif(count(*) filter (is_request), 0) as requests, count(distinct run_id) as runs,
          sum(all_rounds) as all_rounds, sum(n_logged) as n_logged, sum(n_all) as n_all,
-         sum(d) filter (d is not null) / nullif(sum(all_rounds) filter (d is not null), 0) as mean_drafted,
-         avg(e_all / nullif(n_all, 0)) filter (has_rounds or has_requests) as tau_request_mean,
-         sum(all_rounds) filter (has_rounds or has_requests) ** 2
-           / nullif(sum(all_rounds * all_rounds) filter (has_rounds or has_requests), 0) as n_eff,
-         max(all_rounds) filter (has_rounds or has_requests)
-           / nullif(sum(all_rounds) filter (has_rounds or has_requests), 0) as top_share,
+         sum(d_of_n) / nullif(sum(n_of_d), 0) as mean_drafted,
+         avg(e_all / nullif(n_all, 0)) filter (is_request) as tau_request_mean,
+         sum(all_rounds) filter (is_request) ** 2
+           / nullif(sum(all_rounds * all_rounds) filter (is_request), 0) as n_eff,
+         max(all_rounds) filter (is_request) / nullif(sum(all_rounds) filter (is_request), 0) as top_share,
          min(k_min) as num_speculative_tokens_min, max(k_max) as num_speculative_tokens_max,
          list_filter([case when bool_or(has_rounds) then 'round' end,
                       case when bool_or(has_requests) then 'request' end,
                       case when bool_or(has_windows) then 'window' end], lambda g: g is not null) as grains,
          ratio_sums(a_of_d, d) as draft_accept_ratio_sums,
          ratio_sums(a_of_p, a_of_p + rejections) as token_accept_prob_sums,
-         ratio_sums(a_of_n, n) as tau_verified_sums,
+         ratio_sums(a_of_n, n_of_a) as tau_verified_sums,
          ratio_sums(e_of_n, n_of_e) as tau_drafted_sums,
          ratio_sums(e_all, n_all) as tau_committed_sums
   from units

@@ -1,23 +1,27 @@
 -- Question: what would one plain decode step of the target take here, and one token without speculation?
--- Inputs: views facts, baseline_facts, strata. Variables: baseline_ms (a value the user names), baseline_run (a run).
+-- Inputs: views facts, unit_sums. Variables: baseline_ms (a value the user names), baseline_run (a run).
 -- Output, one row a stratum and one for all (stratum IS NULL):
---   baseline_ms             t_AR, ms
+--   baseline_ms             t_AR, ms: the mean over the parts (engine, model) by their timed rounds
 --   baseline_basis          value; run_step, run_tpot (a run without speculation: its mean step, or its TPOT where it
 --                           logs no steps); verify_extrapolated (V over draft length, extended to no draft);
 --                           plain_steps (steps without a draft of the speculating engine: they pay its mode);
---                           verify_pass (V itself)
---   baseline_matched_share  share of the stratum's rounds whose model, batch bucket and context bucket the run has
---   baseline_relvar, baseline_units  relative variance over the baseline's units (runs from three on, else requests)
+--                           verify_pass (V itself); mixed, where parts differ
+--   baseline_matched_share  share of the rounds (those with a time, where there are any) in a part with a baseline
+--   baseline_bucket_share   share of the rounds whose batch and context bucket a run without speculation has too
+--   baseline_relvar, baseline_units  relative variance of baseline_ms as a measurement; effective number of its units
 --   baseline_tpot_ms        TPOT without speculation (value, or the run's, weighted by the stratum's own mix)
---   baseline_tpot_basis, baseline_tpot_relvar, baseline_tpot_units  the same for it
--- Basis: the first of the ladder that the lake holds. Steps with prefill are left out.
+--   baseline_tpot_basis, baseline_tpot_relvar, baseline_tpot_units, baseline_tpot_matched_share  the same for it
+--   prices                  the plain step of every engine, model, batch and context bucket: what rho.sql compares with
+-- Basis: by part, the first of the ladder that the lake holds; engines and models never lend to each other, but an
+-- unknown model may be the same. Steps with prefill are left out. Units: runs from three on in a part, else requests.
 with setting as (
   select try_cast(getvariable('baseline_ms') as double) as ms, getvariable('baseline_run')::varchar as run
-), plain as materialized (
-  select model, batch_bucket, context_bucket, run_id, unit,
-         case when not coalesce(has_prefill, false) and coalesce(drafted, 0) = 0 then weight * step_ms end as step,
-         case when not coalesce(has_prefill, false) and coalesce(drafted, 0) = 0 and step_ms is not null
-              then weight * time_rounds end as steps,
+), all_units as materialized (
+  from unit_sums
+), plain_rows as not materialized (
+  select engine, model, batch_bucket, context_bucket, run_id, unit, weight, time_rounds,
+         case when grain = 'round' then weight * (1 / nullif(step_share, 0) - 1) end as beside,
+         case when not coalesce(has_prefill, false) and coalesce(drafted, 0) = 0 then step_ms end as step,
          case when not coalesce(error, false) then weight * coalesce(decode_ms, tpot_ms * (output_tokens - 1), tpot_ms)
          end as decode,
          case when not coalesce(error, false) and coalesce(decode_ms, tpot_ms) is not null
@@ -25,152 +29,222 @@ with setting as (
          end as tokens
   from facts, setting
   where case when setting.run is null then role = 'baseline' else run_id = setting.run end
-), cells as (
-  select grouping(model) as any_model, grouping(batch_bucket) as any_batch, grouping(context_bucket) as any_context,
-         model, batch_bucket, context_bucket, sum(step) / nullif(sum(steps), 0) as step_ms,
-         sum(decode) / nullif(sum(tokens), 0) as tpot_ms
+), plain_units as materialized (
+  -- mates, mates_t, mates_tt: what requests of one step share; sums of (rows in the step - 1) times 1, t and t^2.
+  select engine, model, batch_bucket, context_bucket, run_id, unit,
+         sum(weight * step) as step, sum(case when step is not null then weight * time_rounds end) as steps,
+         sum(decode) as decode, sum(tokens) as tokens, sum(case when step is not null then beside end) as mates,
+         sum(beside * step) as mates_t, sum(beside * step * step) as mates_tt
+  from plain_rows
+  group by all
+), plain as materialized (
+  -- A run that the user names serves every engine when it is of none of them.
+  select p.* replace (case when s.run is not null and p.engine not in (select engine from all_units) then '*'
+                           else p.engine end as engine)
+  from plain_units p, setting s
+), cells as materialized (
+  select row_number() over () as cell, *
+  from (select engine, model, batch_bucket, context_bucket, grouping(model) as any_model,
+               grouping(batch_bucket) as any_batch, grouping(context_bucket) as any_context,
+               sum(step) / nullif(sum(steps), 0) as step_ms, sum(steps) as steps,
+               sum(decode) / nullif(sum(tokens), 0) as tpot_ms, sum(tokens) as tokens, sum(mates) as mates,
+               sum(mates_t) as mates_t, sum(mates_tt) as mates_tt
+        from plain
+        group by grouping sets ((engine, model, batch_bucket, context_bucket), (engine, model, batch_bucket),
+                                (engine, model, context_bucket), (engine, model), (engine)))
+), known as (
+  select engine, count(model) > 0 as model, count(batch_bucket) > 0 as batch, count(context_bucket) > 0 as context
   from plain
-  group by grouping sets ((model, batch_bucket, context_bucket), (model, batch_bucket), (model, context_bucket),
-                          (model), ())
-), grouped as materialized (
-  -- The strata in one pass, fine enough for everything below. d, v, dd, dv: rounds with a draft and a verify time.
-  select stratum, model, batch_bucket, context_bucket, run_id, unit,
-         sum(weight * coalesce(rounds + plain_steps, rounds, plain_steps, 0)) as all_rounds,
-         sum(case when coalesce(draft_ms, target_ms, step_ms) is not null then weight * time_rounds else 0 end)
-           as timed_rounds,
-         sum(case when coalesce(decode_ms, tpot_ms) is not null then weight * coalesce(output_tokens - 1, 1) else 0 end)
-           as tokens,
-         sum(case when not prefill and is_plain then weight * step_ms end) as plain_ms,
-         sum(case when not prefill and is_plain and step_ms is not null then weight * time_rounds end) as plain_rounds,
-         sum(case when not prefill then weight * target_ms end) as verify_ms,
-         sum(case when not prefill and target_ms is not null then weight * time_rounds end) as verify_rounds,
-         sum(case when fits then 1 else 0 end) as n, sum(case when fits then drafted end) as d,
-         sum(case when fits then target_ms end) as v, sum(case when fits then drafted * drafted end) as dd,
-         sum(case when fits then drafted * target_ms end) as dv
-  from (select *, coalesce(has_prefill, false) as prefill, rounds = 0 and plain_steps > 0 as is_plain,
-               grain = 'round' and drafted > 0 and target_ms is not null and not coalesce(has_prefill, false) as fits
-        from strata)
-  group by stratum, model, batch_bucket, context_bucket, run_id, unit
+  group by engine
+), only_models as (
+  -- Rows that do not name their model are of the only one that their engine has here.
+  select engine, min(model) as model from all_units group by engine having min(model) = max(model)
+), spec as materialized (
+  select u.*, coalesce(u.model, o.model) as part from all_units u left join only_models o on o.engine = u.engine
 ), mix as (
-  select stratum, grouping(stratum) as is_total, model, batch_bucket, context_bucket, sum(all_rounds) as all_rounds,
-         sum(timed_rounds) as timed_rounds, sum(tokens) as tokens
-  from grouped
-  group by grouping sets ((stratum, model, batch_bucket, context_bucket), (model, batch_bucket, context_bucket))
-), strata_rounds as (
+  select stratum, grouping(stratum) as is_total, engine, model, part, batch_bucket, context_bucket,
+         sum(all_rounds) as all_rounds, sum(w) as timed_rounds, sum(tokens) as tokens
+  from spec
+  group by grouping sets ((stratum, engine, model, part, batch_bucket, context_bucket),
+                          (engine, model, part, batch_bucket, context_bucket))
+), sizes as (
   select stratum, is_total, sum(all_rounds) as all_rounds, sum(timed_rounds) as timed_rounds, sum(tokens) as tokens
   from mix
   group by stratum, is_total
-), matched as (
-  -- From all keys to fewer; a bucket that neither side logs is no key. Another model's run is no baseline, but an
-  -- unknown model may be the same.
-  select m.stratum, m.is_total,
+), matched as materialized (
+  -- From all keys to fewer; a bucket that neither side logs is no key.
+  select m.stratum, m.is_total, m.engine, m.model, m.part, m.batch_bucket, m.context_bucket,
          -- Costs are compared with the baseline of the rounds that were timed; without times, of all.
-         case when s.timed_rounds > 0 then m.timed_rounds when s.all_rounds > 0 then m.all_rounds else 1 end as rounds,
-         case when s.tokens > 0 then m.tokens else 1 end as tokens,
+         coalesce(case when s.timed_rounds > 0 then m.timed_rounds when s.all_rounds > 0 then m.all_rounds else 1
+                  end, 0) as rounds,
+         coalesce(case when s.tokens > 0 then m.tokens else 1 end, 0) as tokens,
          case when full_key.step_ms is not null then true
               when m.context_bucket is null and not known.context and batch.step_ms is not null then true
               else coalesce(m.context_bucket, m.batch_bucket) is null and not known.context and not known.batch
                    and model.step_ms is not null end as is_full,
-         coalesce(full_key.step_ms, batch.step_ms, model.step_ms,
-                  case when m.model is null or not known.model then anything.step_ms end) as step_ms,
-         coalesce(context.tpot_ms, model.tpot_ms,
-                  case when m.model is null or not known.model then anything.tpot_ms end) as tpot_ms
+         case when m.part is null or not known.model then anything.cell end as last_cell,
+         coalesce(case when full_key.step_ms is not null then full_key.cell end,
+                  case when batch.step_ms is not null then batch.cell end,
+                  case when model.step_ms is not null then model.cell end, last_cell) as step_cell,
+         coalesce(case when context.tpot_ms is not null then context.cell end,
+                  case when model.tpot_ms is not null then model.cell end, last_cell) as tpot_cell,
+         last_cell is not null as is_last,
+         coalesce(full_key.step_ms, batch.step_ms, model.step_ms, case when is_last then anything.step_ms end)
+           as step_ms,
+         coalesce(context.tpot_ms, model.tpot_ms, case when is_last then anything.tpot_ms end) as tpot_ms
   from mix m
-  join strata_rounds s on s.stratum is not distinct from m.stratum and s.is_total = m.is_total
-  cross join (select count(model) > 0 as model, count(batch_bucket) > 0 as batch, count(context_bucket) > 0 as context
-              from plain) known
+  join sizes s on s.stratum is not distinct from m.stratum and s.is_total = m.is_total
+  left join known on known.engine in (m.engine, '*')
   left join cells full_key
-    on full_key.any_model + full_key.any_batch + full_key.any_context = 0 and full_key.model = m.model
-       and full_key.batch_bucket = m.batch_bucket and full_key.context_bucket = m.context_bucket
+    on full_key.any_model + full_key.any_batch + full_key.any_context = 0 and full_key.engine = known.engine
+       and full_key.model = m.part and full_key.batch_bucket = m.batch_bucket
+       and full_key.context_bucket = m.context_bucket
   left join cells batch
-    on batch.any_model + batch.any_batch = 0 and batch.any_context = 1 and batch.model = m.model
-       and batch.batch_bucket = m.batch_bucket
+    on batch.any_model + batch.any_batch = 0 and batch.any_context = 1 and batch.engine = known.engine
+       and batch.model = m.part and batch.batch_bucket = m.batch_bucket
   left join cells context
-    on context.any_model + context.any_context = 0 and context.any_batch = 1 and context.model = m.model
-       and context.context_bucket = m.context_bucket
+    on context.any_model + context.any_context = 0 and context.any_batch = 1 and context.engine = known.engine
+       and context.model = m.part and context.context_bucket = m.context_bucket
   left join cells model
-    on model.any_model = 0 and model.any_batch = 1 and model.any_context = 1 and model.model = m.model
-  left join cells anything
-    on anything.any_model = 1 and anything.any_batch = 1 and anything.any_context = 1
-), runs_only as (
-  select stratum, is_total,
-         sum(rounds * step_ms) / nullif(sum(rounds) filter (step_ms is not null), 0) as step_ms,
-         sum(rounds) filter (is_full) / nullif(sum(rounds), 0) as full_share,
-         sum(rounds * tpot_ms) / nullif(sum(rounds) filter (tpot_ms is not null), 0) as tpot_as_step_ms,
-         sum(tokens * tpot_ms) / nullif(sum(tokens) filter (tpot_ms is not null), 0) as tpot_ms
+    on model.any_model = 0 and model.any_batch = 1 and model.any_context = 1 and model.engine = known.engine
+       and model.model = m.part
+  left join cells anything on anything.any_model = 1 and anything.engine = known.engine
+), parts as (
+  select stratum, is_total, engine, part, sum(rounds * step_ms) as step_known,
+         sum(rounds * tpot_ms) / nullif(sum(rounds) filter (tpot_ms is not null), 0) as tpot_as_step_ms
   from matched
-  group by stratum, is_total
-), clusters as (
-  select case when (select count(distinct run_id) from plain) >= 3 then run_id else run_id || ' ' || unit end
-           as cluster,
-         sum(step) as step, sum(steps) as steps, sum(decode) as decode, sum(tokens) as tokens
-  from plain
-  group by cluster
-), spreads as (
-  select ratio_sums(step, steps) as step, ratio_sums(decode, tokens) as tpot from clusters
-), run_spread as (
-  select step.m as step_units, tpot.m as tpot_units,
-         step.m / nullif(step.m - 1, 0) * (step.yy / step.y ** 2 - 2 * step.xy / (step.x * step.y)
-                                           + step.xx / step.x ** 2) as step_relvar,
-         tpot.m / nullif(tpot.m - 1, 0) * (tpot.yy / tpot.y ** 2 - 2 * tpot.xy / (tpot.x * tpot.y)
-                                           + tpot.xx / tpot.x ** 2) as tpot_relvar
-  from spreads
+  group by stratum, is_total, engine, part
 ), own as (
   -- What the speculating engine itself offers when nothing ran without speculation.
-  select stratum, grouping(stratum) as is_total, sum(plain_ms) / nullif(sum(plain_rounds), 0) as plain_ms,
-         sum(verify_ms) / nullif(sum(verify_rounds), 0) as verify_ms, sum(n) as verify_n,
-         sum(dd) / nullif(sum(n), 0) - (sum(d) / nullif(sum(n), 0)) ** 2 as length_spread,
-         (sum(n) * sum(dv) - sum(d) * sum(v)) / nullif(sum(n) * sum(dd) - sum(d) ** 2, 0) as verify_slope,
-         (sum(v) - verify_slope * sum(d)) / nullif(sum(n), 0) as verify_at_none
-  from grouped
-  group by grouping sets ((stratum), ())
-), own_units as (
-  select stratum, grouping(stratum) as is_total, run_id, unit, sum(plain_ms) as step, sum(plain_rounds) as steps
-  from grouped
-  where plain_rounds > 0
-  group by grouping sets ((stratum, run_id, unit), (run_id, unit))
-), own_sums as (
-  select stratum, is_total, ratio_sums(step, steps) as plain from own_units group by stratum, is_total
-), own_spread as (
-  select stratum, is_total, plain.m as units,
-         plain.m / nullif(plain.m - 1, 0) * (plain.yy / plain.y ** 2 - 2 * plain.xy / (plain.x * plain.y)
-                                             + plain.xx / plain.x ** 2) as relvar
-  from own_sums
-), ladder as (
-  select o.stratum, o.is_total, r.full_share, r.step_ms as run_step_ms, r.tpot_ms as run_tpot_ms,
-         r.tpot_as_step_ms,
+  select stratum, grouping(stratum) as is_total, engine, part,
+         sum(plain_ms) / nullif(sum(plain_rounds), 0) as plain_ms, sum(v) / nullif(sum(vn), 0) as verify_ms,
+         sum(fn) as verify_n, sum(fdd) / nullif(sum(fn), 0) - (sum(fd) / nullif(sum(fn), 0)) ** 2 as length_spread,
+         (sum(fn) * sum(fdv) - sum(fd) * sum(fv)) / nullif(sum(fn) * sum(fdd) - sum(fd) ** 2, 0) as verify_slope,
+         (sum(fv) - verify_slope * sum(fd)) / nullif(sum(fn), 0) as verify_at_none
+  from spec
+  group by grouping sets ((stratum, engine, part), (engine, part))
+), ladder as materialized (
+  select p.stratum, p.is_total, p.engine, p.part, s.ms, p.tpot_as_step_ms,
          -- The slope must be told by the data: draft lengths that really differ, and a cost that grows with them.
          case when o.length_spread >= 0.25 and o.verify_n >= 100 and o.verify_slope >= 0 and o.verify_at_none > 0
               then o.verify_at_none end as extrapolated_ms,
          coalesce(o.plain_ms, t.plain_ms) as plain_ms, coalesce(o.verify_ms, t.verify_ms) as verify_ms,
-         case when o.plain_ms is not null then w.units else y.units end as plain_units,
-         case when o.plain_ms is not null then w.relvar else y.relvar end as plain_relvar
-  from own o
-  left join own_spread w on w.stratum is not distinct from o.stratum and w.is_total = o.is_total
-  left join own_spread y on y.is_total = 1
-  left join runs_only r on r.stratum is not distinct from o.stratum and r.is_total = o.is_total
-  left join own t on t.is_total = 1
-), chosen as (
-  select *,
-         case when s.ms is not null then 'value' when run_step_ms is not null then 'run_step'
-              when tpot_as_step_ms is not null then 'run_tpot'
+         o.plain_ms is not null as is_plain_own,
+         case when s.ms is not null then 'value' when p.step_known is not null then 'run_step'
+              when p.tpot_as_step_ms is not null then 'run_tpot'
               when extrapolated_ms is not null then 'verify_extrapolated'
-              when plain_ms is not null then 'plain_steps' when verify_ms is not null then 'verify_pass' end as basis
-  from ladder, setting s
+              when coalesce(o.plain_ms, t.plain_ms) is not null then 'plain_steps'
+              when coalesce(o.verify_ms, t.verify_ms) is not null then 'verify_pass' end as basis
+  from parts p
+  cross join setting s
+  join own o
+    on o.stratum is not distinct from p.stratum and o.is_total = p.is_total and o.engine = p.engine
+       and o.part is not distinct from p.part
+  join own t on t.is_total = 1 and t.engine = p.engine and t.part is not distinct from p.part
+), priced as materialized (
+  select m.*, l.basis, l.is_plain_own,
+         case l.basis when 'value' then l.ms when 'run_step' then m.step_ms when 'run_tpot' then l.tpot_as_step_ms
+                      when 'verify_extrapolated' then l.extrapolated_ms when 'plain_steps' then l.plain_ms
+                      when 'verify_pass' then l.verify_ms end as price
+  from matched m
+  join ladder l
+    on l.stratum is not distinct from m.stratum and l.is_total = m.is_total and l.engine = m.engine
+       and l.part is not distinct from m.part
+), used as (
+  -- Weight of every baseline cell in a stratum: for its step (or the TPOT that stands in for it), and for its TPOT.
+  select stratum, is_total, 'step' as what, step_cell as cell, sum(rounds) as share
+  from priced where basis = 'run_step' group by stratum, is_total, step_cell
+  union all
+  select stratum, is_total, 'tpot_as_step', tpot_cell, sum(rounds)
+  from priced where basis = 'run_tpot' group by stratum, is_total, tpot_cell
+  union all
+  select stratum, is_total, 'tpot', tpot_cell, sum(tokens)
+  from priced where tpot_ms is not null group by stratum, is_total, tpot_cell
+), run_counts as (
+  select engine, model, count(distinct run_id) as runs from plain group by engine, model
+), members as (
+  select c.cell, case when r.runs >= 3 then p.run_id else p.run_id || ' ' || p.unit end as cluster,
+         sum(p.step) as step, sum(p.steps) as steps, sum(p.decode) as decode, sum(p.tokens) as tokens
+  from cells c
+  join plain p
+    on p.engine = c.engine and (c.any_model = 1 or p.model is not distinct from c.model)
+       and (c.any_batch = 1 or p.batch_bucket is not distinct from c.batch_bucket)
+       and (c.any_context = 1 or p.context_bucket is not distinct from c.context_bucket)
+  join run_counts r on r.engine = p.engine and r.model is not distinct from p.model
+  where c.cell in (select cell from used)
+  group by c.cell, cluster
+), influence as (
+  -- Within cells: the mix of batch and context is the stratum's own and no chance of the baseline.
+  select u.stratum, u.is_total, u.what, m.cluster,
+         sum(u.share * case when what = 'step' then (m.step - c.step_ms * m.steps) / c.steps
+                            else (m.decode - c.tpot_ms * m.tokens) / c.tokens end) as z,
+         sum(u.share * case when what = 'step' then m.steps / c.steps else m.tokens / c.tokens end) as size
+  from used u
+  join cells c on c.cell = u.cell
+  join members m on m.cell = u.cell
+  group by u.stratum, u.is_total, u.what, m.cluster
+), common as (
+  -- What requests of one step share, on top of the sum by request.
+  select u.stratum, u.is_total, u.what,
+         sum(u.share * case when what = 'step' then c.step_ms else c.tpot_ms end) as level,
+         sum(case when what = 'step' then (u.share / c.steps) ** 2
+               * greatest(c.mates_tt - 2 * c.step_ms * c.mates_t + c.step_ms ** 2 * c.mates, 0) end) as extra
+  from used u
+  join cells c on c.cell = u.cell
+  group by u.stratum, u.is_total, u.what
+), spreads as (
+  select i.stratum, i.is_total, i.what, sum(size) ** 2 / nullif(sum(size * size), 0) as units,
+         case when count(*) > 1
+              then (units / (greatest(units, 1.000001) - 1) * sum(z * z) + coalesce(any_value(c.extra), 0))
+                   / any_value(c.level) ** 2 end as relvar
+  from influence i
+  join common c on c.stratum is not distinct from i.stratum and c.is_total = i.is_total and c.what = i.what
+  where size is not null
+  group by i.stratum, i.is_total, i.what
+), own_units as (
+  select stratum, grouping(stratum) as is_total, run_id, unit, sum(plain_ms) as step, sum(plain_rounds) as steps
+  from all_units
+  where plain_rounds > 0
+  group by grouping sets ((stratum, run_id, unit), (run_id, unit))
+), own_sums as (
+  select stratum, is_total, ratio_sums(step, steps) as p from own_units group by stratum, is_total
+), own_spread as (
+  select stratum, is_total, p.x ** 2 / nullif(p.xx, 0) as units,
+         case when p.m > 1 then units / (greatest(units, 1.000001) - 1)
+              * (p.yy / p.y ** 2 - 2 * p.xy / (p.x * p.y) + p.xx / p.x ** 2) end as relvar
+  from own_sums
+), combined as (
+  select stratum, is_total, sum(rounds * price) / nullif(sum(rounds) filter (price is not null), 0) as baseline_ms,
+         case when count(distinct basis) > 1 then 'mixed' else min(basis) end as basis,
+         coalesce(sum(rounds) filter (price is not null), 0) / nullif(sum(rounds), 0) as matched_share,
+         coalesce(sum(rounds) filter (is_full), 0) / nullif(sum(rounds), 0) as bucket_share,
+         bool_or(is_plain_own) as is_plain_own, max(tpot_ms) is not null as has_tpot,
+         sum(tokens * tpot_ms) / nullif(sum(tokens) filter (tpot_ms is not null), 0) as tpot_ms,
+         sum(tokens) filter (tpot_ms is not null) / nullif(sum(tokens), 0) as tpot_share,
+         list({'engine': engine, 'model': model, 'batch_bucket': batch_bucket, 'context_bucket': context_bucket,
+               'price': price, 'tpot': tpot_ms, 'basis': basis}) as prices
+  from priced
+  group by stratum, is_total
 )
-select case when c.is_total = 0 then c.stratum end as stratum,
-       case basis when 'value' then c.ms when 'run_step' then run_step_ms when 'run_tpot' then tpot_as_step_ms
-                  when 'verify_extrapolated' then extrapolated_ms when 'plain_steps' then plain_ms
-                  when 'verify_pass' then verify_ms end as baseline_ms,
-       basis as baseline_basis,
-       case when basis = 'run_step' then coalesce(full_share, 0) end as baseline_matched_share,
-       case basis when 'run_step' then v.step_relvar when 'run_tpot' then v.tpot_relvar
-                  when 'plain_steps' then plain_relvar end as baseline_relvar,
-       case basis when 'run_step' then v.step_units when 'run_tpot' then v.tpot_units
-                  when 'plain_steps' then plain_units end as baseline_units,
-       coalesce(c.ms, run_tpot_ms) as baseline_tpot_ms,
-       case when c.ms is not null then 'value' when run_tpot_ms is not null then 'run_tpot' end as baseline_tpot_basis,
-       case when c.ms is null and run_tpot_ms is not null then v.tpot_relvar end as baseline_tpot_relvar,
-       case when c.ms is null and run_tpot_ms is not null then v.tpot_units end as baseline_tpot_units
-from chosen c, run_spread v
+select case when c.is_total = 0 then c.stratum end as stratum, baseline_ms, basis as baseline_basis,
+       case when basis is not null then matched_share end as baseline_matched_share,
+       case when basis in ('run_step', 'mixed') then bucket_share end as baseline_bucket_share,
+       case basis when 'run_step' then s.relvar when 'mixed' then s.relvar when 'run_tpot' then a.relvar
+                  when 'plain_steps' then case when is_plain_own then o.relvar else y.relvar end end as baseline_relvar,
+       case basis when 'run_step' then s.units when 'mixed' then s.units when 'run_tpot' then a.units
+                  when 'plain_steps' then case when is_plain_own then o.units else y.units end end as baseline_units,
+       coalesce(g.ms, tpot_ms) as baseline_tpot_ms,
+       case when g.ms is not null then 'value' when tpot_ms is not null then 'run_tpot' end as baseline_tpot_basis,
+       case when g.ms is null and tpot_ms is not null then t.relvar end as baseline_tpot_relvar,
+       case when g.ms is null and tpot_ms is not null then t.units end as baseline_tpot_units,
+       case when g.ms is not null then 1.0 when tpot_ms is not null then tpot_share end as baseline_tpot_matched_share,
+       prices
+from combined c
+cross join setting g
+left join spreads s on s.stratum is not distinct from c.stratum and s.is_total = c.is_total and s.what = 'step'
+left join spreads a
+  on a.stratum is not distinct from c.stratum and a.is_total = c.is_total and a.what = 'tpot_as_step'
+left join spreads t on t.stratum is not distinct from c.stratum and t.is_total = c.is_total and t.what = 'tpot'
+left join own_spread o on o.stratum is not distinct from c.stratum and o.is_total = c.is_total
+left join own_spread y on y.is_total = 1
 order by c.is_total, c.stratum;

@@ -48,7 +48,7 @@ with setting as (
               else weight * list_sum(accepted_hist[1:least(delta + 1, drafted // rounds)]) end as near,
          weight * (rounds - full_accepts) as rolled_back
   from strata, setting
-  where grain <> 'window' and rounds > 0 and drafted > 0 and full_accepts is not null
+  where grain <> 'window' and request_id is not null and rounds > 0 and drafted > 0 and full_accepts is not null
 ), requests_by_stratum as (
   select stratum, run_id, unit, sum(n) as n, sum(near) as near, sum(rolled_back) as rolled_back
   from shaped_rows

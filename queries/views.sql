@@ -226,7 +226,7 @@ select engine, null as run_id, join_key, task_type, temperature, top_p from anyw
 -- Times are in the request view: every request-round carries its whole step, so sum(draft_us) / sum(time_rounds) is the
 -- mean per request-round, and sum(draft_us * step_share) is engine time. drafted_timed = the drafted tokens that
 -- draft_us stands for. `unit` = what is independent: the request (rounds, requests) or the window. TPOT and its parts
--- live on request rows only.
+-- live on request rows only. Rounds without a request id are taken by the minute (or 256 lines): single rounds depend.
 create or replace view facts as
 with traits as materialized (from run_traits), elsewhere as materialized (from superseded),
 labelled as materialized (from request_traits), round_rows as (
@@ -239,7 +239,8 @@ labelled as materialized (from request_traits), round_rows as (
          coalesce(r.forced_acceptance, t.forced_acceptance) as forced_acceptance, t.role, r.surface, r.source_id,
          r.source_line, r.weight, r.ts, r.date, r.request_id, r.round_index, r.step_id,
          coalesce(r.step_share, 1.0 / nullif(r.batch_size, 0)) as step_share, r.batch_size, r.context_len,
-         coalesce(request_key(r.request_id), r.source_id || '#' || r.source_line) as unit, r.has_prefill, r.is_replay,
+         coalesce(request_key(r.request_id),
+                  r.source_id || ' block ' || coalesce(epoch(r.ts) // 60, r.source_line // 256)) as unit, r.has_prefill, r.is_replay,
          r.timing_basis,
          -- A replayed round was counted when it ran first; its time is real all the same.
          coalesce(s.counts, false) or coalesce(r.is_replay, false) as uncounted,
@@ -397,3 +398,71 @@ union all
 select stratum, bucket, d as drafted, j as accepted, sum(weight * hist[j + 1]) as rounds
 from shaped, unnest(range(0, d + 1)) as positions(j) where grain <> 'round' group by stratum, bucket, d, j
 having sum(hist[j + 1]) > 0;
+
+-- The sums that acceptance, cost and baseline need, in one pass: by independent unit, within engine, model, batch and
+-- context. n, plain, d, a, e: counts (a_of_x: accepted where x is known); dt..tn: times without prefill steps and what
+-- they stand for; w: request-rounds with any time; f*: rounds that tell how verify time grows with the draft.
+create or replace view unit_sums as
+with seen as (
+  select *, coalesce(rounds, plain_steps, drafted) is not null as counted, rounds = 0 and plain_steps > 0 as is_plain,
+         coalesce(rounds, plain_steps) as passes_known, coalesce(rounds, 0) + coalesce(plain_steps, 0) as passes,
+         case when not coalesce(has_prefill, false) then weight end as cw,
+         grain = 'round' and drafted > 0 and target_ms is not null and not coalesce(has_prefill, false) as fits
+  from strata
+)
+select stratum, engine, model, batch_bucket, context_bucket, run_id, unit,
+       bool_or(counted and grain = 'round') as has_rounds, bool_or(counted and grain = 'request') as has_requests,
+       bool_or(counted and grain = 'window') as has_windows,
+       bool_or(counted and request_id is not null and grain <> 'window') as is_request,
+       sum(weight * rounds) as n, sum(weight * plain_steps) as plain,
+       sum(case when passes_known is not null then weight * passes end) as all_rounds,
+       sum(weight * drafted) as d, sum(case when counted then weight * accepted end) as a,
+       sum(case when counted then weight * emitted end) as e,
+       sum(case when drafted is not null then weight * accepted end) as a_of_d,
+       sum(case when drafted is not null and passes_known is not null then weight * drafted end) as d_of_n,
+       sum(case when drafted is not null and passes_known is not null then weight * passes end) as n_of_d,
+       sum(case when rounds is not null then weight * accepted end) as a_of_n,
+       sum(case when accepted is not null then weight * rounds end) as n_of_a,
+       sum(case when full_accepts is not null then weight * accepted end) as a_of_p,
+       sum(weight * (rounds - full_accepts)) as rejections,
+       sum(case when rounds > 0 then weight * emitted_drafted end) as e_of_n,
+       sum(case when emitted_drafted is not null then weight * rounds end) as n_of_e,
+       sum(case when counted then weight * coalesce(emitted, accepted + rounds + coalesce(plain_steps, 0)) end)
+         as e_all,
+       sum(case when counted and coalesce(emitted, accepted + rounds) is not null then weight * passes end) as n_all,
+       sum(case when counted and emitted is not null then weight * passes end) as n_logged,
+       min(num_speculative_tokens) filter (counted) as k_min, max(num_speculative_tokens) filter (counted) as k_max,
+       sum(case when drafted_timed > 0 then cw * draft_ms end) as dt,
+       sum(case when drafted_timed > 0 and draft_ms is not null then cw * drafted_timed end) as dn,
+       sum(cw * draft_ms) as d_all,
+       -- A plain step that was timed and has no draft time had no draft phase: it counts as a step of the mean.
+       sum(case when draft_ms is not null or (drafted = 0 and coalesce(step_us, target_us) is not null)
+                then cw * time_rounds end) as d_rounds,
+       sum(cw * target_ms) as v, sum(case when target_ms is not null then cw * time_rounds end) as vn,
+       sum(cw * step_ms) as t, sum(case when step_ms is not null then cw * time_rounds end) as tn,
+       sum(cw * sample_ms) as sample, sum(case when sample_ms is not null then cw * time_rounds end) as sample_n,
+       sum(cw * rollback_ms) as rollback,
+       sum(case when rollback_ms is not null then cw * time_rounds end) as rollback_n,
+       sum(cw * repack_ms) as repack, sum(case when repack_ms is not null then cw * time_rounds end) as repack_n,
+       sum(cw * emit_lag_ms) as lag, sum(case when emit_lag_ms is not null then cw * time_rounds end) as lag_n,
+       sum(case when has_prefill then weight * step_ms end) as prefill_t,
+       sum(case when has_prefill and step_ms is not null then weight * time_rounds end) as prefill_n,
+       sum(weight * draft_ms_per_token * coalesce(drafted_timed, 1)) as logged,
+       sum(case when draft_ms_per_token is not null then weight * coalesce(drafted_timed, 1) end) as logged_n,
+       sum(case when coalesce(draft_ms, target_ms, step_ms) is not null then cw * time_rounds end) as w,
+       sum(case when coalesce(decode_ms, tpot_ms) is not null then weight * coalesce(output_tokens - 1, 1) end)
+         as tokens,
+       sum(case when is_plain then cw * step_ms end) as plain_ms,
+       sum(case when is_plain and step_ms is not null then cw * time_rounds end) as plain_rounds,
+       sum(case when fits then 1 else 0 end) as fn, sum(case when fits then drafted end) as fd,
+       sum(case when fits then target_ms end) as fv, sum(case when fits then drafted * drafted end) as fdd,
+       sum(case when fits then drafted * target_ms end) as fdv
+from seen
+group by stratum, engine, model, batch_bucket, context_bucket, run_id, unit;
+
+-- Plain step of every cell (engine, model, batch, context) of a stratum, ms: what `baseline.sql` found. Empty here;
+-- `tracelens report` fills it, so that rho.sql can tell what cost and baseline share.
+create or replace view prices as
+select stratum, stratum is null as is_total, engine, model, batch_bucket, context_bucket, null::double as price,
+       null::varchar as basis
+from unit_sums where false;

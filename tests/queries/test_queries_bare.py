@@ -164,7 +164,7 @@ def test_step_time_variance_is_clustered_both_ways(tmp_path: Path) -> None:
     step = np.array([r["step_us"] / 1000 for r in data])
     expected = two_way_variance(step, np.ones(step.size), [r["request_id"] for r in data], [r["step_id"] for r in data])
     assert expected is not None
-    assert found["step_relvar"] == pytest.approx(expected / step.mean() ** 2)
+    assert found["round_cost_relvar"] == pytest.approx(expected / step.mean() ** 2)
     assert found["step_ms"] == pytest.approx(step.mean())
 
 
@@ -231,7 +231,7 @@ def test_ladder_run_matched_on_model_batch_and_context(tmp_path: Path) -> None:
 
 def test_ladder_falls_back_to_fewer_keys(tmp_path: Path) -> None:
     found = baseline(tmp_path, {**PLAIN, "run_id": "plain", "step_us": 25_000, "batch_size": 32})
-    assert (found["baseline_ms"], found["baseline_matched_share"]) == (25.0, 0.0)
+    assert (found["baseline_ms"], found["baseline_matched_share"], found["baseline_bucket_share"]) == (25.0, 1.0, 0.0)
 
 
 def test_another_models_run_is_no_baseline(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tracelens.analysis.costs import LEAST_MATCHED
 from tracelens.analysis.results import Stratum, Warning
+from tracelens.analysis.selection import Defined
 
 if TYPE_CHECKING:
     import duckdb
@@ -15,40 +17,47 @@ FEW_EFFECTIVE = 20
 RUNAWAY_SHARE = 0.2
 UNMATCHED_SHARE = 0.8
 BASELINE_SPREAD = 1.1
+_TPOT_BASIS = "baseline_tpot_basis"
 
 
 def warnings(
-    con: duckdb.DuckDBPyConnection, total: Stratum, strata: Sequence[Stratum], forced: bool
+    con: duckdb.DuckDBPyConnection,
+    total: Stratum,
+    strata: Sequence[Stratum],
+    defined: Defined,
+    baseline_run: str | None,
 ) -> tuple[Warning, ...]:
-    """Collect the warnings of a report, what touches every figure first."""
+    """Collect the warnings of a report, what touches every figure first. All speak of the selected rows alone."""
+    con.execute("create or replace temp table chosen_runs as select distinct run_id from unit_sums")
     found = [
-        *_forced(con, forced),
+        *_forced(con, defined),
         *_v0_rates(con),
         *_grains(con),
-        *_baseline(con, total),
+        *_baseline(con, total, baseline_run),
+        *_mixed(con, total),
         *_runaway([total, *strata] if len(strata) > 1 else [total]),
         *_small(total),
         *_overlap(total),
         *_uncertain_counts(con, total),
-        *_rejects(con),
+        *_rejects(con, defined),
     ]
     return tuple(found)
 
 
-def _forced(con: duckdb.DuckDBPyConnection, all_forced: bool) -> list[Warning]:
-    rows = _count(con, "select count(*) from facts where forced_acceptance")
+def _forced(con: duckdb.DuckDBPyConnection, defined: Defined) -> list[Warning]:
+    rows = _count(con, "select count(*) from selected where forced_acceptance")
     if not rows:
         return []
     text = (
         "every row has simulated or forced acceptance: the figures say nothing about a real drafter"
-        if all_forced
+        if defined.forced
         else "rows with simulated or forced acceptance are left out of every figure"
     )
     return [Warning("forced_acceptance", text, {"rows": rows})]
 
 
 def _v0_rates(con: duckdb.DuckDBPyConnection) -> list[Warning]:
-    rows = _count(con, "select count(*) from windows where v0_matched is not null")
+    rows = _count(con, "select count(*) from strata where v0_matched is not null")
     if not rows:
         return []
     text = (
@@ -61,24 +70,27 @@ def _v0_rates(con: duckdb.DuckDBPyConnection) -> list[Warning]:
 def _grains(con: duckdb.DuckDBPyConnection) -> list[Warning]:
     # One record that gives rounds and their request is one count; what matters is another record of the same rounds.
     several = con.execute(
-        "with taken as (select run_id, surface, place, drafted from grain_choice where place = counts_from)"
-        " select g.run_id, any_value(t.place), any_value(t.drafted), list(g.place order by g.place),"
-        " list(g.drafted order by g.place) from grain_choice g join taken t using (run_id)"
-        " where g.counts > 0 and g.place <> g.counts_from and g.surface <> t.surface"
-        " group by g.run_id order by g.run_id"
+        "with taken as (select run_id, grain, surface, drafted from grain_choice where place = counts_from"
+        " and run_id in (from chosen_runs)), others as (select g.run_id, arg_max(g.surface, coalesce(g.drafted, 0))"
+        " as surface, max(g.drafted) as drafted from grain_choice g join taken t using (run_id) where g.counts > 0"
+        " and g.place <> g.counts_from and g.surface <> t.surface group by g.run_id)"
+        " select o.run_id, any_value(t.surface), sum(t.drafted)::bigint, any_value(o.surface), any_value(o.drafted)"
+        " from others o join taken t using (run_id) group by o.run_id order by max(o.drafted) desc nulls last, o.run_id"
     ).fetchall()
     found = []
     if several:
-        run, taken, drafted, places, others = several[0]
-        told = ", ".join(f"{place}: {count}" for place, count in zip(places, others, strict=True))
+        run, taken, drafted, other, left = several[0]
+        more = f"; so in {len(several) - 1} more run(s)" if len(several) > 1 else ""
         text = (
-            f"{len(several)} run(s) count the same rounds in several records; the finest is used and nothing is added "
-            f"up twice (run {run}, drafted tokens: {taken}: {drafted}; left out {told})"
+            f"run {run} counts its rounds in two records: {taken} ({_tokens(drafted)}) was used, "
+            f"{other} ({_tokens(left)}) was not added to it{more}"
         )
-        found.append(Warning("several_grains", text, {"runs": len(several), "run": run, "counts_from": taken}))
+        evidence = {"runs": len(several), "run": run, "used": taken, "not_added": other}
+        found.append(Warning("several_grains", text, evidence))
     unjoined = con.execute(
         "select run_id, list(surface order by surface) from grain_choice where grain = 'request' and counts > 0"
-        " and counts_from = 'request' group by run_id having count(*) > 1 order by run_id"
+        " and counts_from = 'request' and run_id in (from chosen_runs)"
+        " group by run_id having count(*) > 1 order by run_id"
     ).fetchall()
     if unjoined:
         run, surfaces = unjoined[0]
@@ -90,7 +102,11 @@ def _grains(con: duckdb.DuckDBPyConnection) -> list[Warning]:
     return found
 
 
-def _baseline(con: duckdb.DuckDBPyConnection, total: Stratum) -> list[Warning]:
+def _tokens(drafted: int | None) -> str:
+    return "drafted tokens not logged" if drafted is None else f"{drafted} drafted tokens"
+
+
+def _baseline(con: duckdb.DuckDBPyConnection, total: Stratum, named: str | None) -> list[Warning]:
     found = []
     basis = total.figures.get("baseline_basis")
     texts = {
@@ -102,22 +118,50 @@ def _baseline(con: duckdb.DuckDBPyConnection, total: Stratum) -> list[Warning]:
     if basis in texts:
         found.append(Warning("baseline_" + basis, texts[basis], {"baseline_ms": total.figures.get("baseline_ms")}))
     share = total.figures.get("baseline_matched_share")
+    if share is not None and share < 1.0:
+        nothing = "" if share >= LEAST_MATCHED else f"; below {LEAST_MATCHED:.0%} nothing is compared"
+        text = (
+            f"{share:.0%} of the rounds have a baseline of their own engine and model: costs cover these only{nothing}"
+        )
+        found.append(Warning("baseline_partial", text, {"baseline_matched_share": share}))
+    share = total.figures.get("baseline_bucket_share")
     if share is not None and share < UNMATCHED_SHARE:
         text = f"only {share:.0%} of the rounds meet a baseline step of the same model, batch and context range"
-        found.append(Warning("baseline_unmatched", text, {"baseline_matched_share": share}))
-    spread = con.execute(
-        "with by_run as (select model, run_id, sum(weight * decode_ms) / nullif(sum(weight * (output_tokens - 1)), 0)"
-        " as tpot from baseline_facts where output_tokens > 1 and decode_ms is not null group by model, run_id)"
-        " select min(tpot), max(tpot), count(*), model from by_run group by model having count(*) > 1"
-        " order by max(tpot) / min(tpot) desc limit 1"
-    ).fetchone()
-    if spread and spread[0] and spread[1] / spread[0] > BASELINE_SPREAD:
-        text = (
-            f"{spread[2]} baseline runs of {spread[3] or 'one model'} differ in TPOT from {spread[0]:.2f} to "
-            f"{spread[1]:.2f} ms: a speedup within that range is noise"
-        )
-        found.append(Warning("baseline_noise", text, {"runs": spread[2], "low_ms": spread[0], "high_ms": spread[1]}))
+        found.append(Warning("baseline_unmatched", text, {"baseline_bucket_share": share}))
+    if named is None and "run" in {(total.figures.get(name) or "")[:3] for name in ("baseline_basis", _TPOT_BASIS)}:
+        found += _baseline_noise(con)
     return found
+
+
+def _baseline_noise(con: duckdb.DuckDBPyConnection) -> list[Warning]:
+    spread = con.execute(
+        "with parts as (select distinct engine, model from unit_sums), by_run as (select b.engine, b.model, b.run_id,"
+        " sum(weight * decode_ms) / nullif(sum(weight * (output_tokens - 1)), 0) as tpot from baseline_facts b"
+        " join parts p on p.engine = b.engine and (p.model = b.model or p.model is null or b.model is null)"
+        " where output_tokens > 1 and decode_ms is not null group by b.engine, b.model, b.run_id)"
+        " select min(tpot), max(tpot), count(distinct run_id), model from by_run group by engine, model"
+        " having count(*) > 1 order by max(tpot) / min(tpot) desc limit 1"
+    ).fetchone()
+    if not spread or not spread[0] or spread[1] / spread[0] <= BASELINE_SPREAD:
+        return []
+    text = (
+        f"{spread[2]} baseline runs of {spread[3] or 'one model'} differ in TPOT from {spread[0]:.2f} to "
+        f"{spread[1]:.2f} ms: a speedup within that range is noise"
+    )
+    return [Warning("baseline_noise", text, {"runs": spread[2], "low_ms": spread[0], "high_ms": spread[1]})]
+
+
+def _mixed(con: duckdb.DuckDBPyConnection, total: Stratum) -> list[Warning]:
+    parts = _count(
+        con, "select count(*) from (select distinct engine, model from unit_sums where w > 0 and model is not null)"
+    )
+    if parts < 2 or total.figures.get("relative_token_time") is None:
+        return []
+    text = (
+        f"{parts} engines or models are pooled in the total, each against its own baseline: "
+        "group by engine and model for figures that can be acted on"
+    )
+    return [Warning("mixed_models", text, {"parts": parts})]
 
 
 def _runaway(strata: Sequence[Stratum]) -> list[Warning]:
@@ -160,15 +204,17 @@ def _uncertain_counts(con: duckdb.DuckDBPyConnection, total: Stratum) -> list[Wa
         part = "some" if basis == "mixed" else "all"
         text = f"committed tokens are not logged for {part} rounds: there tau_committed counts tokens before stop cuts"
         found.append(Warning("tau_committed_" + basis, text, {"tau_committed": total.figures.get("tau_committed")}))
-    conflicts = _count(con, "select count(*) from requests_joined where conflicts > 0")
+    conflicts = _count(con, "select count(*) from requests_joined where conflicts > 0 and run_id in (from chosen_runs)")
     if conflicts:
         text = "requests seen in several records have values that differ; the record with counts was believed"
         found.append(Warning("conflicting_records", text, {"requests": conflicts}))
     return found
 
 
-def _rejects(con: duckdb.DuckDBPyConnection) -> list[Warning]:
-    rejects = _count(con, "select count(*) from rejects")
+def _rejects(con: duckdb.DuckDBPyConnection, defined: Defined) -> list[Warning]:
+    # A file that gave nothing but refused records is of no run: it counts where nothing was filtered.
+    chosen = " where source_id in (select source_id from selected)" if defined.filtered else ""
+    rejects = _count(con, f"select count(*) from rejects{chosen}")
     if not rejects:
         return []
     text = "some records were refused at ingest and count nowhere: see `tracelens query sources`"

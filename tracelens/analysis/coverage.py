@@ -1,11 +1,13 @@
-"""Which figures a lake cannot give, why, and what to switch on in the engine that wrote it."""
+"""Which figures a lake cannot give, and why."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from tracelens.analysis.costs import LEAST_MATCHED
 from tracelens.analysis.results import Missing, Stratum
+from tracelens.analysis.switches import switch_on
 
 # What each figure hangs on, the likeliest gap first.
 NEEDS: Mapping[str, tuple[str, ...]] = {
@@ -20,21 +22,21 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "tau_request_mean": ("counts", "requests"),
     "n_eff": ("counts", "requests"),
     "top_share": ("counts", "requests"),
-    "rho": ("draft_time", "baseline"),
+    "rho": ("draft_time", "baseline", "matched"),
     "rho_verify": ("draft_time", "target_time"),
-    "rho_round": ("draft_time", "baseline"),
-    "verify_inflation": ("target_time", "baseline"),
-    "overhead": ("draft_time", "target_time", "step_time", "baseline"),
-    "round_cost": ("step_time", "baseline"),
+    "rho_round": ("draft_time", "baseline", "matched"),
+    "verify_inflation": ("target_time", "baseline", "matched"),
+    "overhead": ("draft_time", "target_time", "step_time", "baseline", "matched"),
+    "round_cost": ("step_time", "baseline", "matched"),
     "baseline_ms": ("baseline",),
-    "relative_token_time_article": ("draft_time", "baseline", "drafted", "length"),
-    "speedup_article": ("draft_time", "baseline", "drafted", "length"),
-    "speedup_with_bonus": ("draft_time", "baseline", "drafted", "length"),
-    "speedup_iid": ("draft_time", "baseline", "draft_lengths", "length"),
-    "relative_token_time": ("step_time", "baseline", "rounds"),
-    "speedup_step": ("step_time", "baseline", "rounds"),
-    "speedup_tpot": ("tpot", "baseline_tpot"),
-    "speedup_observed": ("tpot", "baseline_tpot", "step_time", "baseline"),
+    "relative_token_time_article": ("draft_time", "baseline", "matched", "drafted", "length"),
+    "speedup_article": ("draft_time", "baseline", "matched", "drafted", "length"),
+    "speedup_with_bonus": ("draft_time", "baseline", "matched", "drafted", "length"),
+    "speedup_iid": ("draft_time", "baseline", "matched", "draft_lengths", "length"),
+    "relative_token_time": ("step_time", "baseline", "matched", "rounds"),
+    "speedup_step": ("step_time", "baseline", "matched", "rounds"),
+    "speedup_tpot": ("tpot", "baseline_tpot", "matched_tpot"),
+    "speedup_observed": ("tpot", "baseline_tpot", "matched_tpot"),
     "tpot_ms": ("tpot",),
     "tpot_p50_ms": ("tpot",),
     "tpot_p95_ms": ("tpot",),
@@ -52,124 +54,106 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "repack_ms": ("repack_time",),
     "emit_lag_ms": ("emit_lag",),
     "verify_waste": ("counts", "drafted", "rounds"),
-    "break_even_alpha": ("step_time", "baseline", "drafted"),
+    "break_even_alpha": ("step_time", "baseline", "matched", "drafted"),
 }
 
+# Groupings that only a record or a label can give.
+GROUPS: Mapping[str, str] = {
+    "temperature": "temperature",
+    "temperature_bucket": "temperature",
+    "task_type": "task_type",
+}
+
+_TIMES = {
+    "draft_time": "drafting",
+    "target_time": "the verify pass",
+    "step_time": "a whole step",
+    "sample_time": "rejection sampling",
+    "rollback_time": "KV repair after a rejection",
+    "repack_time": "candidate assembly and batch re-arrangement",
+}
 _BECAUSE = {
     "counts": "no record counts accepted drafts",
     "drafted": "no record counts drafted tokens",
     "draft_lengths": "no record tells rounds that kept every draft from rounds that lost one",
     "rounds": "no record counts rounds",
     "emitted": "no record counts committed tokens beside its rounds",
-    "requests": "counts come by interval, not by request",
+    "requests": "no record that counts has a request id",
     "single_rounds": "counts come by request or interval, not by round",
     "step_share": "no record says how many requests shared a step",
-    "draft_time": "no record holds the time of drafting",
-    "target_time": "no record holds the time of the verify pass",
-    "step_time": "no record holds the time of a whole step",
-    "sample_time": "no record holds the time of rejection sampling",
-    "rollback_time": "no record holds the time of KV repair after a rejection",
-    "repack_time": "no record holds the time of candidate assembly and batch re-arrangement",
     "emit_lag": "no record says when accepted tokens were sent",
     "tpot": "no record holds the decode time of a request",
     "baseline": "nothing ran without speculation, and no step could stand in for it",
     "baseline_tpot": "no run without speculation has a TPOT",
+    "matched": f"less than {LEAST_MATCHED:.0%} of the rounds have a baseline of their own engine and model",
+    "matched_tpot": f"less than {LEAST_MATCHED:.0%} of the tokens have a baseline TPOT of their own engine and model",
     "length": "no record holds the draft length",
+    "temperature": "no record holds it",
+    "task_type": "no record holds it",
 }
-
-_BASELINE = (
-    "run the same traffic without speculation and ingest it with `--role baseline`, or name one: `--baseline RUN|MS`"
-)
-_PLUGIN = "install the tracelens recorder in the engine, or hand in canonical JSON lines (engine `generic`)"
-_VLLM_TIMES = (
-    "none of vLLM's logs has it (from 0.10; V0 had stage times up to 0.9.2): "
-    "take a torch profile or run the tracelens recorder (vLLM plug-in)"
-)
-_VLLM_ROUNDS = (
-    "from 0.29: `--per-request-spec-decode-metrics detailed --enable-force-include-usage`, and keep responses"
-)
-_RTP_TIMES = (
-    "RTP-LLM logs it up to 2026-03-15 (v0.2.0 inside) with LOG_LEVEL=DEBUG in engine.log "
-    "(total_step_time, propose_time, score_time); later builds do not: take a timeline trace"
-)
-_SWITCH: Mapping[str, Mapping[str, str]] = {
-    "vllm": {
-        "counts": "keep log stats on (no `--disable-log-stats`): `SpecDecoding metrics` lines; or scrape /metrics",
-        "drafted": "keep log stats on: `SpecDecoding metrics` lines; or scrape /metrics",
-        "rounds": "vLLM 0.8.5 or later prints what rounds follow from; or scrape /metrics (spec_decode_num_drafts)",
-        "draft_lengths": _VLLM_ROUNDS,
-        "emitted": "from 0.25: `--enable-per-request-metrics`, from 0.29: " + _VLLM_ROUNDS[11:],
-        "requests": _VLLM_ROUNDS,
-        "single_rounds": _VLLM_ROUNDS,
-        "step_share": "run the tracelens recorder (vLLM plug-in)",
-        "draft_time": _VLLM_TIMES,
-        "target_time": _VLLM_TIMES,
-        "sample_time": _VLLM_TIMES,
-        "rollback_time": _VLLM_TIMES,
-        "repack_time": _VLLM_TIMES,
-        "step_time": "scrape /metrics (inter_token_latency is the time of a round), or run the tracelens recorder",
-        "tpot": "from 0.25: `--enable-per-request-metrics`; or ingest `vllm bench serve` results",
-    },
-    "rtp-llm": {
-        "counts": "keep access logs of a build from 2026-08-20 (aux_info.speculative_draft_rounds), or LOG_LEVEL=DEBUG",
-        "drafted": "keep access logs of a build from 2026-08-20 and engine settings (gen_num_per_cycle)",
-        "rounds": "keep access logs of a build from 2026-08-20 (aux_info.speculative_draft_rounds)",
-        "draft_lengths": "keep access logs of a build from 2026-08-20 (speculative_accepted_tokens_per_pos)",
-        "emitted": "keep access logs with aux_info (output_len)",
-        "requests": "keep access logs with aux_info",
-        "single_rounds": "set LOG_LEVEL=DEBUG: one line a stream and round in engine.log",
-        "step_share": "set LOG_LEVEL=DEBUG: one line a stream and round in engine.log",
-        "draft_time": _RTP_TIMES,
-        "target_time": _RTP_TIMES,
-        "sample_time": _RTP_TIMES,
-        "step_time": "set LOG_LEVEL=DEBUG: the period between rounds in engine.log",
-        "tpot": "keep access logs with aux_info (cost_time, first_token_cost_time)",
-    },
-    "llama.cpp": {
-        "counts": "keep the server log at its default level (`draft acceptance`)",
-        "draft_lengths": "set LLAMA_TRACE=1: one line a round",
-        "single_rounds": "set LLAMA_TRACE=1: one line a round",
-        "requests": "keep the server log at its default level",
-        "rounds": "set LLAMA_TRACE=1, or scrape /metrics (spec_decode_num_drafts_total)",
-        "draft_time": "run the server with `-lv 4`: cumulative `statistics` lines with dur(b,g,a)",
-        "tpot": "keep the server log at its default level (`eval time`)",
-    },
-}
+_LOWER_BOUND = "no record holds the time of a whole step; relative_token_time is a lower bound from its parts"
 
 
 def missing_figures(total: Stratum, strata: Sequence[Stratum], engines: Collection[str]) -> tuple[Missing, ...]:
-    """Name every figure that is null in the total, and every one that only some strata lack."""
-    held = _held(total.figures)
-    found = []
+    """Name every figure that is null in the total, and every one that only some strata lack.
+
+    Figures with one remedy stand together (`figure` lists them), and each reason is said once.
+    """
+    together: dict[tuple[str, str], tuple[list[str], list[str]]] = {}
+    for figure, need, where in _gaps(total, strata):
+        is_bound = figure == "speedup_step" and total.figures.get("relative_token_time_basis") == "lower_bound"
+        key = (where, _LOWER_BOUND if is_bound else switch_on(need, engines))
+        figures, needs = together.setdefault(key, ([], []))
+        figures.append(figure)
+        if need not in needs:
+            needs.append(need)
+    return tuple(
+        Missing(
+            ", ".join(figures),
+            _LOWER_BOUND if remedy == _LOWER_BOUND else _reason(needs) + where,
+            switch_on("step_time", engines) if remedy == _LOWER_BOUND else remedy,
+        )
+        for (where, remedy), (figures, needs) in together.items()
+    )
+
+
+def _gaps(total: Stratum, strata: Sequence[Stratum]) -> Iterator[tuple[str, str, str]]:
+    """Figure, what it lacks, and in which strata (empty: everywhere)."""
     for figure, needs in NEEDS.items():
         if total.figures.get(figure) is None:
-            need = next((n for n in needs if n not in held), needs[-1])
-            found.append(Missing(figure, _reason(figure, need, total), _switch(need, engines)))
+            yield figure, _lacks(needs, total), ""
             continue
         lacking = [s for s in strata if s.figures.get(figure) is None]
         if lacking:
             names = "; ".join(_name(s) for s in lacking[:5]) + ("; …" if len(lacking) > 5 else "")
-            need = next((n for n in needs if n not in _held(lacking[0].figures)), needs[-1])
-            because = f"{_BECAUSE[need]} in {len(lacking)} of {len(strata)} strata: {names}"
-            found.append(Missing(figure, because, _switch(need, engines)))
-    return tuple(found)
+            yield figure, _lacks(needs, lacking[0]), f" in {len(lacking)} of {len(strata)} strata: {names}"
+    for group, need in GROUPS.items():
+        if strata and all(group in s.key and s.key[group] is None for s in strata):
+            yield group, need, ""
 
 
-def _reason(figure: str, need: str, total: Stratum) -> str:
-    if figure == "speedup_step" and total.figures.get("relative_token_time_basis") == "lower_bound":
-        return "no record holds the time of a whole step; relative_token_time is a lower bound from its parts"
-    return _BECAUSE[need]
+def _lacks(needs: Sequence[str], stratum: Stratum) -> str:
+    held = _held(stratum.figures)
+    return next((need for need in needs if need not in held), needs[-1])
+
+
+def _reason(needs: Sequence[str]) -> str:
+    """All times that are missing in one clause, every other reason in its own."""
+    times = [_TIMES[need] for need in needs if need in _TIMES]
+    clauses = [f"no record holds the time of {', '.join(times)}"] if times else []
+    return "; ".join([*clauses, *dict.fromkeys(_BECAUSE[need] for need in needs if need not in _TIMES)])
 
 
 def _held(figures: Mapping[str, Any]) -> set[str]:
     """What the figures that are there prove to be logged."""
+    share, tpot_share = figures.get("baseline_matched_share"), figures.get("baseline_tpot_matched_share")
     proofs = {
         "counts": figures.get("accepted"),
         "drafted": figures.get("draft_accept_ratio"),
         "draft_lengths": figures.get("token_accept_prob"),
         "rounds": figures.get("tau_verified"),
         "emitted": figures.get("tau_drafted"),
-        "requests": figures.get("requests") or None,
+        "requests": figures.get("requests"),
         "single_rounds": True if "round" in (figures.get("grain") or "") else None,
         "draft_time": figures.get("draft_ms_per_token"),
         "target_time": figures.get("target_ms"),
@@ -181,18 +165,11 @@ def _held(figures: Mapping[str, Any]) -> set[str]:
         "tpot": figures.get("tpot_ms"),
         "baseline": figures.get("baseline_ms"),
         "baseline_tpot": figures.get("baseline_tpot_ms"),
+        "matched": True if share is None or share >= LEAST_MATCHED else None,
+        "matched_tpot": True if tpot_share is None or tpot_share >= LEAST_MATCHED else None,
         "length": figures.get("theory_length"),
     }
     return {name for name, proof in proofs.items() if proof is not None}
-
-
-def _switch(need: str, engines: Collection[str]) -> str:
-    if need in ("baseline", "baseline_tpot"):
-        return _BASELINE
-    texts = [(engine, _SWITCH.get(engine, {}).get(need, _PLUGIN)) for engine in sorted(engines)]
-    if len({text for _, text in texts}) <= 1:
-        return texts[0][1] if texts else _PLUGIN
-    return "; ".join(f"{engine}: {text}" for engine, text in texts)
 
 
 def _name(stratum: Stratum) -> str:

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelens.analysis import cautions, coverage, figures
+from tracelens.analysis import cautions, costs, coverage, figures
+from tracelens.analysis.answers import Answers, Key, ask
 from tracelens.analysis.claim import Claim, parse_claim
-from tracelens.analysis.results import Report, Stratum, Value
+from tracelens.analysis.costs import Priced
+from tracelens.analysis.results import Report, Stratum
 from tracelens.analysis.selection import Selection, check_groups, define_strata, keep_small_tables, utc
 from tracelens.errors import InputError
 from tracelens.lake.connection import connect
-from tracelens.resources import room
 
 if TYPE_CHECKING:
     import duckdb
 
 __all__ = ["Claim", "ReportOptions", "parse_claim", "report"]
 
-_QUERIES = ("alpha", "hazards", "rollback", "near_k", "rho", "baseline", "speedup")
 # A stratum is shown when it holds at least one of these.
 _SUBSTANCE = ("accepted", "drafted", "plain_steps", "draft_ms_per_token", "target_ms", "step_ms", "tpot_ms")
 
@@ -46,22 +45,6 @@ class ReportOptions:
     level: float = 0.95
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """Rows of every query, by key of the stratum; the key None is the total."""
-
-    rows: Mapping[str, Mapping[tuple[Value, ...] | None, list[dict[str, Any]]]]
-
-    def one(self, query: str, key: tuple[Value, ...] | None) -> dict[str, Any]:
-        """The only row of a stratum; empty where the query has none."""
-        found = self.rows[query].get(key, [])
-        return found[0] if found else {}
-
-    def all(self, query: str, key: tuple[Value, ...] | None) -> list[dict[str, Any]]:
-        """All rows of a stratum, in order."""
-        return self.rows[query].get(key, [])
-
-
 def report(lake: Path, options: ReportOptions | None = None) -> Report:
     """Answer the report over one lake.
 
@@ -75,46 +58,36 @@ def report(lake: Path, options: ReportOptions | None = None) -> Report:
     try:
         keep_small_tables(con)
         run = options.baseline if isinstance(options.baseline, str) else None
-        forced = define_strata(con, Selection(by, options.where, options.since, options.until, options.runs, run))
+        defined = define_strata(con, Selection(by, options.where, options.since, options.until, options.runs, run))
         _set_variables(con, options, run)
-        answers = Answers({name: run_query(con, name) for name in _QUERIES})
+        answers = ask(con, defined)
         total = Stratum({}, stratum_figures(answers, None, options))
-        keys = [key for key in answers.rows["baseline"] if key is not None]
         strata = [
-            Stratum(dict(zip(by, key, strict=True)), stratum_figures(answers, key, options)) for key in keys if by
+            Stratum(dict(zip(by, key, strict=True)), stratum_figures(answers, key, options))
+            for key in answers.strata()
+            if by
         ]
         shown = tuple(s for s in strata if any(s.figures.get(name) is not None for name in _SUBSTANCE))
-        engines = [row[0] for row in con.execute("select distinct engine from strata").fetchall()]
+        engines = [row[0] for row in con.execute("select distinct engine from unit_sums").fetchall()]
         missing = coverage.missing_figures(total, shown, engines)
-        warnings = cautions.warnings(con, total, shown, forced)
+        warnings = cautions.warnings(con, total, shown, defined, run)
     finally:
         con.close()
     claim = None if options.claim is None else options.claim.as_mapping()
     return Report(by, shown, total, missing, warnings, claim)
 
 
-def run_query(con: duckdb.DuckDBPyConnection, name: str) -> dict[tuple[Value, ...] | None, list[dict[str, Any]]]:
-    """Run a query of `queries/` whose first column is `stratum`; rows by stratum, in the query's order."""
-    cursor = con.execute((room("queries") / f"{name}.sql").read_text(encoding="utf-8"))
-    names = [column[0] for column in cursor.description or ()]
-    found: dict[tuple[Value, ...] | None, list[dict[str, Any]]] = {}
-    for values in cursor.fetchall():
-        row = dict(zip(names, values, strict=True))
-        stratum = row.pop("stratum")
-        key = None if stratum is None else tuple(_plain(v) for v in stratum.values())
-        found.setdefault(key, []).append(row)
-    return found
-
-
-def stratum_figures(answers: Answers, key: tuple[Value, ...] | None, options: ReportOptions) -> dict[str, Any]:
+def stratum_figures(answers: Answers, key: Key, options: ReportOptions) -> dict[str, Any]:
     """All figures of one stratum, under the names of the performance model."""
-    rho, base = answers.one("rho", key), answers.one("baseline", key)
-    out = figures.acceptance(answers.one("alpha", key), options.level)
-    out |= figures.positions(answers.all("hazards", key), options.level)
-    out |= figures.rollbacks(answers.one("near_k", key), answers.all("rollback", key), options.level)
-    out |= figures.costs(rho, base, out, options.level)
+    rho, base, level = answers.one("rho", key), answers.one("baseline", key), options.level
+    priced = Priced(base, answers.one_priced("rho", key), answers.one_priced("alpha", key),
+                    answers.one_priced("speedup", key))  # fmt: skip
+    out = figures.acceptance(answers.one("alpha", key), level)
+    out |= figures.positions(answers.all("hazards", key), level)
+    out |= figures.rollbacks(answers.one("near_k", key), answers.all("rollback", key), level)
+    out |= costs.costs(rho, priced, out, level)
     out |= figures.theory(out, options.claim)
-    out |= figures.observed(rho, base, answers.one("speedup", key), out, options.level)
+    out |= costs.observed(answers.one("speedup", key), priced, out, level)
     return out
 
 
@@ -135,13 +108,3 @@ def _set_variables(con: duckdb.DuckDBPyConnection, options: ReportOptions, run: 
     con.execute("set variable near_k_threshold = $1", [options.near_k_threshold])
     con.execute("set variable baseline_ms = $1", [milliseconds])
     con.execute("set variable baseline_run = $1", [run])
-
-
-def _plain(value: Any) -> Value:
-    if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%dT%H:%M:%SZ")
-    if isinstance(value, date):
-        return value.isoformat()
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    return str(value)

@@ -36,6 +36,19 @@ class Selection:
     baseline_run: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Defined:
+    """How the view `strata` was made: the statement up to its conditions, and whether anything was filtered.
+
+    `forced` says that it holds simulated or forced acceptance, because there is nothing else.
+    """
+
+    head: str
+    conditions: tuple[str, ...]
+    filtered: bool
+    forced: bool
+
+
 def check_groups(by: Sequence[str]) -> tuple[str, ...]:
     """Return the groups without repeats.
 
@@ -56,40 +69,56 @@ def keep_small_tables(con: duckdb.DuckDBPyConnection) -> None:
     the view again for every query would take longer than the queries.
     """
     for name in ("held", "superseded", "run_traits"):
-        _keep(con, name, "")
+        keep(con, name)
     gaps = con.execute(
         "select exists(from rounds where request_id is not null"
         " and (task_type is null or temperature is null or top_p is null))"
     ).fetchone()
-    _keep(con, "request_traits", "" if gaps and gaps[0] else " where false")
+    keep(con, "request_traits", "" if gaps and gaps[0] else " where false")
     records = con.execute("select sum(records) from held").fetchone()
     if records and (records[0] or 0) <= SMALL:
-        _keep(con, "facts", "")
+        keep(con, "facts")
 
 
-def define_strata(con: duckdb.DuckDBPyConnection, selection: Selection) -> bool:
-    """Define the view `strata`; return whether it holds forced acceptance, because there is nothing else.
+def define_strata(con: duckdb.DuckDBPyConnection, selection: Selection) -> Defined:
+    """Define the views `selected` (what the filters leave) and `strata` (of it, what speculates), grouped.
 
     Raises:
         InputError: unknown group, run, or a `where` that is no single expression over `facts`.
     """
-    conditions = [*_filters(selection), "role is distinct from 'baseline'"]
+    _check_runs(con, selection.runs)
+    filters = _filters(selection)
+    if selection.where is not None:
+        _check_expression(con, selection.where)
+        filters.append(f"({selection.where}\n)")
+    con_filter = f" where {' and '.join(filters)}" if filters else ""
+    _define_selected(con, f"create or replace view selected as select * from facts{con_filter}", selection.where)
+    conditions = ["role is distinct from 'baseline'"]
     if selection.baseline_run is not None:
         _check_runs(con, (selection.baseline_run,))
         conditions.append(f"run_id <> {_literal(selection.baseline_run)}")
-    if selection.where is not None:
-        _check_expression(con, selection.where)
-        conditions.append(f"({selection.where}\n)")
-    _check_runs(con, selection.runs)
     fields = ", ".join(f"'{name}': {name}" for name in check_groups(selection.by)) or "'all': 'all'"
-    head = f"create or replace view strata as select {{{fields}}} as stratum, * from facts where "
-    if _try(con, head + " and ".join([*conditions, "not coalesce(forced_acceptance, false)"]), selection.where):
-        return False
-    con.execute(head + " and ".join(conditions))
-    if _any_counts(con):
-        return True
-    con.execute(head + " and ".join([*conditions, "not coalesce(forced_acceptance, false)"]))
-    return False
+    head = f"create or replace view strata as select {{{fields}}} as stratum, * from selected where "
+    real, every = ([*conditions, "not coalesce(forced_acceptance, false)"], conditions)
+    con.execute(head + " and ".join(real))
+    if not _any_counts(con):
+        con.execute(head + " and ".join(every))
+        if _any_counts(con):
+            return Defined(head, tuple(every), bool(filters), True)
+        con.execute(head + " and ".join(real))
+    return Defined(head, tuple(real), bool(filters), False)
+
+
+def narrow(con: duckdb.DuckDBPyConnection, defined: Defined, condition: str | None) -> None:
+    """Leave in `strata` and in the kept `unit_sums` only what meets a condition over engine, model and run_id."""
+    con.execute(defined.head + " and ".join([*defined.conditions, *([condition] if condition else [])]))
+    con.execute(f"create or replace view unit_sums as select * from kept_unit_sums where {condition or 'true'}")
+
+
+def keep(con: duckdb.DuckDBPyConnection, name: str, condition: str = "") -> None:
+    """Turn a view into a table of the connection, seen under the view's name."""
+    con.execute(f"create or replace table kept_{name} as select * from {name}{condition}")
+    con.execute(f"create or replace view {name} as select * from kept_{name}")
 
 
 def _filters(selection: Selection) -> list[str]:
@@ -143,13 +172,13 @@ def _check_expression(con: duckdb.DuckDBPyConnection, where: str) -> None:
         raise InputError(f"--where {where!r} must be one SQL expression over the columns of facts")
 
 
-def _try(con: duckdb.DuckDBPyConnection, sql: str, where: str | None) -> bool:
-    """Define strata and read a first row, where the user's expression meets the columns and then the values."""
+def _define_selected(con: duckdb.DuckDBPyConnection, sql: str, where: str | None) -> None:
+    """Define the view and read a first row, where the user's expression meets the columns and then the values."""
     import duckdb
 
     try:
         con.execute(sql)
-        return _any_counts(con)
+        con.execute("select exists(from selected where grain is not null)").fetchone()
     except duckdb.Error as error:
         if where is None:
             raise
@@ -163,8 +192,3 @@ def _any_counts(con: duckdb.DuckDBPyConnection) -> bool:
         " where coalesce(accepted, drafted, draft_us, target_us, tpot_us, decode_us) is not null)"
     ).fetchone()
     return bool(row and row[0])
-
-
-def _keep(con: duckdb.DuckDBPyConnection, name: str, condition: str) -> None:
-    con.execute(f"create or replace table kept_{name} as select * from {name}{condition}")
-    con.execute(f"create or replace view {name} as select * from kept_{name}")

@@ -61,16 +61,29 @@ class Interval:
     high: float
 
 
-def ratio_variance(sums: RatioSums) -> float | None:
-    """Variance of sum(y) / sum(x), linearised by unit: m/(m-1) sum (y - r x)^2 / (sum x)^2.
+def effective_units(sums: RatioSums) -> float:
+    """(sum x)^2 / sum x^2: as many units of equal size tell as much (MODEL.md 2, n_eff)."""
+    return sums.x**2 / sums.xx if sums.xx > 0 else sums.m
 
-    Cochran, Sampling Techniques, 3rd ed., 6.3. None below two units or without a denominator.
+
+def ratio_variance(sums: RatioSums) -> float | None:
+    """Variance of sum(y) / sum(x), linearised by unit: n_eff/(n_eff-1) sum (y - r x)^2 / (sum x)^2.
+
+    Cochran, Sampling Techniques, 3rd ed., 6.3, with the effective number of units in place of their number m: the
+    estimated r pulls the residuals of large units towards 0, so m/(m-1) is too small a correction where sizes differ
+    (docs/calibration.md). None below two units or without a denominator.
     """
     if sums.m < 2 or sums.x == 0:
         return None
     r = sums.y / sums.x
     squares = max(sums.yy - 2.0 * r * sums.xy + r * r * sums.xx, 0.0)
-    return sums.m / (sums.m - 1.0) * squares / sums.x**2
+    units = max(effective_units(sums), 1.0 + 1e-6)
+    return units / (units - 1.0) * squares / sums.x**2
+
+
+def ratio_freedom(sums: RatioSums) -> float:
+    """Degrees of freedom of `ratio_variance`: n_eff - 1, at least 1; m - 1 for units of equal size."""
+    return max(effective_units(sums) - 1.0, 1.0)
 
 
 def ratio_estimate(sums: RatioSums | None) -> Estimate | None:
@@ -81,22 +94,42 @@ def ratio_estimate(sums: RatioSums | None) -> Estimate | None:
     if variance is None or sums.y == 0:
         return None
     value = sums.y / sums.x
-    return Estimate(value, variance / value**2, sums.m - 1.0)
+    return Estimate(value, variance / value**2, ratio_freedom(sums))
 
 
 def ratio_interval(
     sums: RatioSums | None, level: float = 0.95, *, shift: float = 0.0, bounds: tuple[float, float] | None = None
 ) -> Interval | None:
-    """Interval of shift + sum(y) / sum(x) with Student's t and m - 1 degrees of freedom, cut to `bounds`."""
+    """Interval of shift + sum(y) / sum(x) with Student's t and `ratio_freedom`, cut to `bounds`."""
     if sums is None:
         return None
     variance = ratio_variance(sums)
     if variance is None:
         return None
     value = shift + sums.y / sums.x
-    half = t_quantile(level, sums.m - 1.0) * math.sqrt(variance)
+    half = t_quantile(level, ratio_freedom(sums)) * math.sqrt(variance)
     low, high = value - half, value + half
     return Interval(low, high) if bounds is None else Interval(max(low, bounds[0]), min(high, bounds[1]))
+
+
+def share_interval(sums: RatioSums | None, level: float = 0.95) -> Interval | None:
+    """Interval of a share (y counts some of x), on the scale of its log odds; never outside 0..1.
+
+    A share of 0 or 1 has no odds: there it is the exact binomial bound of n_eff trials (Clopper and Pearson 1934).
+    """
+    if sums is None:
+        return None
+    variance = ratio_variance(sums)
+    if variance is None:
+        return None
+    share, freedom = sums.y / sums.x, ratio_freedom(sums)
+    if not 0.0 < share < 1.0:
+        reach = 1.0 - ((1.0 - level) / 2.0) ** (1.0 / max(effective_units(sums), 1.0))
+        return Interval(0.0, reach) if share <= 0.0 else Interval(1.0 - reach, 1.0)
+    half = t_quantile(level, freedom) * math.sqrt(variance) / (share * (1.0 - share))
+    odds, factor = share / (1.0 - share), math.exp(min(half, 700.0))
+    low, high = odds / factor, odds * factor
+    return Interval(low / (1.0 + low), 1.0 if math.isinf(high) else high / (1.0 + high))
 
 
 def quotient(numerator: Estimate, denominator: Estimate) -> Estimate:
@@ -143,7 +176,9 @@ def two_way_variance(y: ArrayLike, x: ArrayLike, unit: ArrayLike, step: ArrayLik
     m = int(units.max(initial=-1)) + 1
     if m < 2:
         return None
-    by_unit = m / (m - 1.0) * float(np.sum(np.bincount(units, z) ** 2))
+    sizes = np.bincount(units, b)
+    effective = max(float(sizes.sum() ** 2 / np.sum(sizes**2)), 1.0 + 1e-6)
+    by_unit = effective / (effective - 1.0) * float(np.sum(np.bincount(units, z) ** 2))
     by_step = float(np.sum(np.bincount(steps, z) ** 2))
     return max(by_unit + by_step - float(np.sum(z**2)), by_unit)
 

@@ -1,0 +1,140 @@
+"""Runs the queries of a report over the view `strata`, and over the part of it that a baseline can price."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any
+
+from tracelens.analysis.results import Value
+from tracelens.analysis.selection import Defined, keep, narrow
+from tracelens.resources import room
+
+if TYPE_CHECKING:
+    import duckdb
+
+Key = tuple[Value, ...] | None
+Rows = Mapping[Key, list[dict[str, Any]]]
+
+_PRICES = (
+    "create or replace view prices as select stratum, stratum is null as is_total, p.engine, p.model, p.batch_bucket,"
+    " p.context_bucket, p.price, p.tpot, p.basis from kept_baseline, unnest(prices) as u(p)"
+)
+
+
+# Rows whose engine and model have a baseline; rows of runs with times.
+_PRICED = (
+    "(engine, coalesce(model, '')) in"
+    " (select engine, coalesce(model, '') from kept_prices where is_total and {} is not null)"
+)
+_TIMED = "run_id in (select run_id from kept_unit_sums where w > 0)"
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Rows of every query, by key of the stratum; the key None is the total.
+
+    `priced` holds alpha and rho over the rows whose engine and model have a baseline (and whose run has step times,
+    where some have), `priced_tpot` holds speedup over those with a baseline TPOT; the same rows where all have one.
+    """
+
+    rows: Mapping[str, Rows]
+    priced: Mapping[str, Rows]
+    priced_tpot: Mapping[str, Rows]
+
+    def one(self, query: str, key: Key) -> dict[str, Any]:
+        """The only row of a stratum; empty where the query has none."""
+        return _first(self.rows[query], key)
+
+    def all(self, query: str, key: Key) -> list[dict[str, Any]]:
+        """All rows of a stratum, in order."""
+        return self.rows[query].get(key, [])
+
+    def one_priced(self, query: str, key: Key) -> dict[str, Any]:
+        """The row over what a baseline prices."""
+        return _first((self.priced_tpot if query == "speedup" else self.priced)[query], key)
+
+    def strata(self) -> list[tuple[Value, ...]]:
+        """Every stratum that any query knows, in order."""
+        found = {key for rows in self.rows.values() for key in rows if key is not None}
+        return sorted(found, key=lambda key: [(v is None, isinstance(v, str), v if v is not None else 0) for v in key])
+
+
+def ask(con: duckdb.DuckDBPyConnection, defined: Defined) -> Answers:
+    """Run every query once, and again those that a baseline can price for a part of the rows only."""
+    keep(con, "unit_sums")
+    rows: dict[str, Rows] = {"baseline": _price(con)}
+    for name in ("alpha", "hazards", "rollback", "near_k", "rho", "speedup"):
+        rows[name] = run_query(con, name)
+    priced: dict[str, Rows] = {name: rows[name] for name in ("alpha", "rho")}
+    tpot: dict[str, Rows] = {"speedup": rows["speedup"]}
+    parts, timed = _is_partial(con, "price"), _some_runs_untimed(con)
+    conditions = [text for text, holds in ((_PRICED.format("price"), parts), (_TIMED, timed)) if holds]
+    if conditions:
+        narrow(con, defined, " and ".join(conditions))
+        priced = {name: run_query(con, name) for name in priced}
+    if _is_partial(con, "tpot"):
+        narrow(con, defined, _PRICED.format("tpot"))
+        tpot = {"speedup": run_query(con, "speedup")}
+    narrow(con, defined, None)
+    return Answers(rows, priced, tpot)
+
+
+def run_query(con: duckdb.DuckDBPyConnection, name: str) -> Rows:
+    """Run a query of `queries/` whose first column is `stratum`; rows by stratum, in the query's order."""
+    return _by_stratum(con, _text(name))
+
+
+def _price(con: duckdb.DuckDBPyConnection) -> Rows:
+    con.execute(f"create or replace table kept_baseline as {_text('baseline')}")
+    con.execute(_PRICES)
+    keep(con, "prices")
+    return _by_stratum(con, "select * exclude (prices) from kept_baseline order by stratum is null, stratum")
+
+
+def _is_partial(con: duckdb.DuckDBPyConnection, column: str) -> bool:
+    """Whether some engine and model has such a baseline and another one has none."""
+    row = con.execute(
+        f"select count({column}) > 0 and count({column}) < count(*) from prices where is_total"
+    ).fetchone()
+    return bool(row and row[0])
+
+
+def _some_runs_untimed(con: duckdb.DuckDBPyConnection) -> bool:
+    row = con.execute(
+        "select bool_or(timed) and bool_or(not timed)"
+        " from (select coalesce(sum(w), 0) > 0 as timed from unit_sums group by run_id having sum(n_all) > 0)"
+    ).fetchone()
+    return bool(row and row[0])
+
+
+def _text(name: str) -> str:
+    return (room("queries") / f"{name}.sql").read_text(encoding="utf-8").rstrip().rstrip(";")
+
+
+def _by_stratum(con: duckdb.DuckDBPyConnection, sql: str) -> Rows:
+    cursor = con.execute(sql)
+    names = [column[0] for column in cursor.description or ()]
+    found: dict[Key, list[dict[str, Any]]] = {}
+    for values in cursor.fetchall():
+        row = dict(zip(names, values, strict=True))
+        stratum = row.pop("stratum")
+        key = None if stratum is None else tuple(_plain(v) for v in stratum.values())
+        found.setdefault(key, []).append(row)
+    return found
+
+
+def _first(rows: Rows, key: Key) -> dict[str, Any]:
+    found = rows.get(key, [])
+    return found[0] if found else {}
+
+
+def _plain(value: Any) -> Value:
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%dT%H:%M:%SZ")
+    if isinstance(value, date):
+        return value.isoformat()
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return str(value)

@@ -1,0 +1,117 @@
+"""What to switch on in an engine so that its logs hold a quantity: only what this version of tracelens reads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+_BASELINE = (
+    "run the same traffic without speculation and ingest it with `--role baseline`, or name one: `--baseline RUN|MS`"
+)
+_MATCHED = "ingest a baseline of every engine and model, or group by engine and model"
+_CANONICAL = "write canonical JSON lines from a hook of your own (README: 'Any other engine')"
+_LABELS = "name it by `--labels FILE`, `--set task_type=…` or rules in tracelens.toml at ingest"
+
+_VLLM_STATS = "keep log stats on (no `--disable-log-stats`); `VLLM_LOG_STATS_INTERVAL=1` makes the intervals short"
+_VLLM_DETAILED = (
+    "from 0.29: `--enable-per-request-metrics --per-request-spec-decode-metrics detailed "
+    "--enable-force-include-usage`, with responses logged at the gateway"
+)
+_VLLM_TIMES = (
+    "no vLLM log from 0.10 on holds it (V0 printed stage times up to 0.9.2); time propose and forward in a hook of "
+    "your own and write canonical JSON lines (README: 'Any other engine')"
+)
+_RTP_DEBUG = "builds until 2026-03-15 (v0.2.0): `LOG_LEVEL=DEBUG` (engine.log); later ones: " + _CANONICAL
+_RTP_ROUNDS = "set `LOG_LEVEL=DEBUG`: one line a stream and round in engine.log"
+_RTP_ACCESS = "keep access logs with aux_info; those of builds from 2026-08-20 count accepted tokens"
+_SGLANG_REQUESTS = (
+    "`--log-requests --log-requests-format json --log-requests-level 1` (histogram from 0.5.9), or from 0.5.6 "
+    "`--export-metrics-to-file --export-metrics-to-file-dir DIR --enable-metrics`"
+)
+_SGLANG_STEPS = "`--decode-log-interval 1` with `SGLANG_LOG_MS=1` (from 0.5.6)"
+_LLAMA_DEFAULT = "keep the server log at its default level"
+_LLAMA_TRACE = "set `LLAMA_TRACE=1`: one line a round"
+_TRT_STATS = "`enable_iter_perf_stats: true`, and save what GET /metrics returns"
+_TRT_PERF = "`return_perf_metrics: true` with `perf_metrics_output_dir: DIR`"
+
+_SWITCH: Mapping[str, Mapping[str, str]] = {
+    "vllm": {
+        "counts": _VLLM_STATS,
+        "drafted": _VLLM_STATS,
+        "rounds": _VLLM_STATS + "; rounds follow from what 0.8.5 and later print",
+        "draft_lengths": _VLLM_DETAILED,
+        "emitted": _VLLM_DETAILED,
+        "requests": _VLLM_DETAILED,
+        "single_rounds": _VLLM_DETAILED,
+        "draft_time": _VLLM_TIMES,
+        "target_time": _VLLM_TIMES,
+        "sample_time": _VLLM_TIMES,
+        "rollback_time": _VLLM_TIMES,
+        "repack_time": _VLLM_TIMES,
+        "step_time": "`--enable-logging-iteration-details` with synchronous scheduling only (`--no-async-scheduling`)",
+        "tpot": "from 0.25: `--enable-per-request-metrics`, with responses logged at the gateway",
+        "temperature": "`--enable-log-requests` (on by default before 0.10.1)",
+    },
+    "rtp-llm": {
+        "counts": _RTP_ACCESS,
+        "drafted": _RTP_ACCESS + "; ingest main_<rank>.log with them (gen_num_per_cycle)",
+        "rounds": _RTP_ACCESS,
+        "draft_lengths": _RTP_ACCESS,
+        "emitted": _RTP_ACCESS,
+        "requests": _RTP_ACCESS,
+        "single_rounds": _RTP_ROUNDS,
+        "step_share": _RTP_ROUNDS,
+        "draft_time": _RTP_DEBUG,
+        "target_time": _RTP_DEBUG,
+        "sample_time": _RTP_DEBUG,
+        "step_time": _RTP_ROUNDS,
+        "tpot": "keep access logs with aux_info (cost_time, first_token_cost_time)",
+        "temperature": "keep the query logs (query_access*.log)",
+    },
+    "sglang": {
+        "counts": "keep the `Decode batch` lines of the scheduler (0.4.2 and later print acceptance)",
+        "drafted": "keep the `Decode batch` lines of the scheduler, and the start-up line with ServerArgs",
+        "rounds": _SGLANG_REQUESTS,
+        "draft_lengths": _SGLANG_REQUESTS,
+        "emitted": _SGLANG_REQUESTS,
+        "requests": _SGLANG_REQUESTS,
+        "tpot": _SGLANG_REQUESTS,
+        "step_time": _SGLANG_STEPS,
+        "temperature": _SGLANG_REQUESTS,
+    },
+    "llama.cpp": {
+        "counts": _LLAMA_DEFAULT + " (`draft acceptance`)",
+        "drafted": _LLAMA_DEFAULT + " (`draft acceptance`)",
+        "rounds": _LLAMA_TRACE,
+        "draft_lengths": _LLAMA_TRACE,
+        "single_rounds": _LLAMA_TRACE,
+        "requests": _LLAMA_DEFAULT,
+        "draft_time": "run the server with `-lv 4`: cumulative `statistics` lines with dur(b,g,a)",
+        "tpot": _LLAMA_DEFAULT + " (`eval time`)",
+        "temperature": "run the server with `-lv 4`",
+    },
+    "tensorrt-llm": {
+        "counts": _TRT_STATS,
+        "drafted": _TRT_STATS,
+        "rounds": _TRT_STATS,
+        "draft_time": _TRT_STATS,
+        "step_time": "`print_iter_log: true`",
+        "requests": _TRT_PERF,
+        "tpot": _TRT_PERF,
+    },
+}
+
+
+def switch_on(need: str, engines: Collection[str]) -> str:
+    """What gives a quantity in these engines; engines with one remedy are named together."""
+    if need in ("baseline", "baseline_tpot"):
+        return _BASELINE
+    if need in ("matched", "matched_tpot"):
+        return _MATCHED
+    if need == "task_type":
+        return _LABELS
+    texts: dict[str, list[str]] = {}
+    for engine in sorted(engines):
+        texts.setdefault(_SWITCH.get(engine, {}).get(need, _CANONICAL), []).append(engine)
+    if len(texts) <= 1:
+        return next(iter(texts), _CANONICAL)
+    return "; ".join(f"{', '.join(names)}: {text}" for text, names in texts.items())
