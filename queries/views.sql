@@ -153,24 +153,29 @@ select 'window' as grain, 3 as grain_order, run_id, surface, count(*) as records
        count(target_us) as targets, count(coalesce(step_us, round_us)) as steps
 from windows group by run_id, surface;
 
--- Per run and group of figures the first grain that holds it, and in it one surface: two surfaces of one grain tell of
+-- Per scope and group of figures the first grain that holds it, and in it one surface: two surfaces of one grain tell of
 -- the same rounds (a log line and a scrape). Requests are the exception: their surfaces were joined by id above.
--- The surface that knows its rounds goes first, then the one that saw most.
+-- The surface that knows its rounds goes first, then the one that saw most. A scope is a run that the user named, or all
+-- runs of one engine that were logged in one folder: the responses beside a server's log may not tell which of its
+-- starts they are of, and must not be counted beside its lines.
 create or replace view grain_choice as
 select *,
        first_value(grain || case when grain = 'request' then '' else ' ' || surface end)
-         over (partition by run_id order by counts = 0, other_counts + counts = 0, grain_order, know_rounds = 0,
+         over (partition by scope order by counts = 0, other_counts + counts = 0, grain_order, know_rounds = 0,
                drafted desc nulls last, counts desc, surface) as counts_from,
        first_value(grain || case when grain = 'request' then '' else ' ' || surface end)
-         over (partition by run_id order by drafts = 0, grain_order, drafts desc, surface) as drafts_from,
+         over (partition by scope order by drafts = 0, grain_order, drafts desc, surface) as drafts_from,
        first_value(grain || case when grain = 'request' then '' else ' ' || surface end)
-         over (partition by run_id order by targets = 0, grain_order, targets desc, surface) as targets_from,
+         over (partition by scope order by targets = 0, grain_order, targets desc, surface) as targets_from,
        first_value(grain || case when grain = 'request' then '' else ' ' || surface end)
-         over (partition by run_id order by steps = 0, grain_order, steps desc, surface) as steps_from,
+         over (partition by scope order by steps = 0, grain_order, steps desc, surface) as steps_from,
        grain || case when grain = 'request' then '' else ' ' || surface end as place,
-       sum(plain) over (partition by run_id) = 0
-         and max(case when grain = 'round' then counts else 0 end) over (partition by run_id) > 0 as plain_missing
-from held;
+       sum(plain) over (partition by scope) = 0
+         and max(case when grain = 'round' then counts else 0 end) over (partition by scope) > 0 as plain_missing
+from (
+  select held.*, coalesce(s.scope, held.run_id) as scope
+  from held left join (select run_id, max(scope) as scope from runs group by run_id) s on s.run_id = held.run_id
+);
 
 -- What a finer grain (or a better surface) of the run holds already: few rows, none for most lakes of one grain.
 -- `loose`: draft lengths vary, so the few records whose rounds all had the full length are no fair sample of acceptance
@@ -240,7 +245,8 @@ labelled as materialized (from request_traits), round_rows as (
          r.source_line, r.weight, r.ts, r.date, r.request_id, r.round_index, r.step_id,
          coalesce(r.step_share, 1.0 / nullif(r.batch_size, 0)) as step_share, r.batch_size, r.context_len,
          coalesce(request_key(r.request_id),
-                  r.source_id || ' block ' || coalesce(epoch(r.ts) // 60, r.source_line // 256)) as unit, r.has_prefill, r.is_replay,
+                  r.source_id || ' block ' || coalesce(epoch(r.ts) // 60, r.source_line // 256)) as unit,
+         r.has_prefill, r.is_replay,
          r.timing_basis,
          -- A replayed round was counted when it ran first; its time is real all the same.
          coalesce(s.counts, false) or coalesce(r.is_replay, false) as uncounted,
