@@ -31,8 +31,8 @@ def _pair(rng: random.Random, second: int) -> str:
         f"cache usage: {rng.random() * 90:.1f}%, Prefix cache hit rate: 12.5%\n"
         f"{head}[metrics.py:101] SpecDecoding metrics: Mean acceptance length: {1 + accepted / n:.2f}, Accepted "
         f"throughput: {accepted / 10:.2f} tokens/s, Drafted throughput: {drafted / 10:.2f} tokens/s, Accepted: "
-        f"{accepted} tokens, Drafted: {drafted} tokens, Per-position acceptance rate: {positions}, Avg Draft acceptance "
-        f"rate: {100 * accepted / drafted:.1f}%\n"
+        f"{accepted} tokens, Drafted: {drafted} tokens, Per-position acceptance rate: {positions}, Avg Draft "
+        f"acceptance rate: {100 * accepted / drafted:.1f}%\n"
     )
 
 
@@ -62,8 +62,9 @@ def json_lines(path: Path, size: int, broken: float = 0.0, seed: int = 2) -> Non
                 task, temperature = tasks[lane % 4]
                 accepted = rng.choice((0, 1, 2, 3, 4, 5, 5, 5))
                 ms = step * 27 % 86_000_000
+                clock = f"{ms // 3_600_000:02d}:{ms // 60_000 % 60:02d}:{ms // 1000 % 60:02d}.{ms % 1000:03d}"
                 row = {
-                    "ts": f"2026-04-19T{ms // 3_600_000:02d}:{ms // 60_000 % 60:02d}:{ms // 1000 % 60:02d}.{ms % 1000:03d}Z",
+                    "ts": f"2026-04-19T{clock}Z",
                     "request_id": f"req-{step // 64 * 8 + lane:08d}", "round_index": step % 64, "step_id": f"s{step}",
                     "batch_size": 8, "context_len": 400 + 5 * (step % 64), "drafted": 5, "accepted": accepted,
                     "emitted": accepted + 1, "draft_us": draft, "target_us": target, "sample_us": rng.randint(200, 400),

@@ -1,24 +1,26 @@
 """The fast road for files of canonical JSON lines: DuckDB reads, checks and writes, and a proof says nothing was lost.
 
-DuckDB's reader turns 3.7 into 4, `true` into 1 and "5" into 5 without a word, takes NaN, and numbers no lines
-(MEASURED.md, fault behaviour). So counts are read as doubles and must be whole and finite, every identity of the schema
-is an `error()` inside the statement, rows must be as many as lines, and quotes must be as many as the keys and texts of
-a uniform file have. Whatever is not proved sends the file to the slow road, which finds the line and the reason; both
-roads take the same rules from `engines/generic/rules.py`.
+DuckDB's reader takes much for a number that is none, and numbers no lines (MEASURED.md, fault behaviour). So every line
+is decoded by a strict type first (typed.py): all lines of a uniform file have the same keys and types, and then exactly
+so many quotes; every identity of the schema is an `error()` inside the statement; rows must be as many as lines.
+Whatever is not proved sends the file to `sift`, which takes the lines apart; all roads take the same rules from
+`engines/generic/rules.py`.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens.engines.generic import rules
-from tracelens.ingest.fast_sql import Statement, columns_of, statement
+from tracelens.ingest.fast_sql import Statement, statement
 from tracelens.ingest.rows import Naming
+from tracelens.ingest.typed import BARE, ZONED, columns_of, decoder, stamp_range
 from tracelens.lake.parquet import COMPRESSION, NO_DAY, ROW_GROUP
 from tracelens.lake.schema import DAY_OF, FACTS
 from tracelens.sources.discover import SourceFile
@@ -34,27 +36,32 @@ SMALLEST = 1 << 20
 _SAMPLE_LINES = 64
 _LEVEL = 1  # 7% less CPU than DuckDB's default for files 5% larger
 _MEMORY = "384MB"
-_IDS = frozenset({"request_id", "step_id", "run_id", "replica", "process"})
-_ZONED = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?Z$")
-_BARE = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?$")
+# Keys under which a line may carry another one (sources/records.py): such a file is for the slow road.
+_ENVELOPES = frozenset({"log", "message", "msg", "line", "MESSAGE", "values", "streams", "textPayload", "jsonPayload"})
+_NO_NAME = re.compile(r'[\x00-\x1f"\\]')
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the first lines of a file say it is."""
+    """What the first lines of a file say it is.
+
+    `worded`: every record names its kind. `ranges`: stamps that are numbers, and what they may be. `uniform`: all
+    lines have the same keys, none is null, and all values are scalars or lists of counts.
+    """
 
     table: str
     keys: tuple[str, ...]
     texts: tuple[str, ...]
-    booleans: tuple[str, ...]
     ts_basis: str
     zoned: bool
+    ranges: Mapping[str, tuple[float, float]]
+    worded: bool
     uniform: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """One pass over the bytes: the ledger's figures, and what the proof needs."""
+    """One pass over the bytes: the ledger's figures."""
 
     sha256: str
     bytes: int
@@ -62,14 +69,11 @@ class Scan:
     encoding: str
     compression: str
     prefixes: dict[int, str]
-    quotes: int
-    truths: int
-    suspicious: int
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Rows written by the fast road."""
+    """Rows written by the fast road, and the lines left out with the identity that each breaks."""
 
     table: str
     rows: int
@@ -77,135 +81,129 @@ class Written:
     faults: tuple[tuple[int, str], ...]
 
 
-class Unproved(Exception):  # noqa: N818 - no failure: the slow road reads the file
+class Unproved(Exception):  # noqa: N818 - no failure: another road reads the file
     """The file is not, or not provably, clean canonical JSON lines."""
-
-
-class NotUniform(Unproved):
-    """The rows are not all like the first ones: the next try looks at every column and every value."""
 
 
 def shape_of(head: bytes, tz: str | None, foreign: Sequence[bytes]) -> Shape | None:
     """The shape of a file whose first whole lines are `head`, or None when it is nothing for this road.
 
     Args:
-        head: some whole lines.
+        head: some whole lines; at least half of the first ones must be records of one kind.
         tz: `--tz`: stamps without a zone are read here only as UTC.
         foreign: keys of other engines' records, which are offered records first.
     """
+    lines = [line for line in head.split(b"\n")[:_SAMPLE_LINES] if line.strip()]
+    records = [v for v in map(_record, lines) if v is not None]
+    kind, _ = Counter(rules.kind_of(v) for v in records).most_common(1)[0] if records else (None, 0)
+    values = [v for v in records if rules.kind_of(v) == kind]
+    if kind not in FACTS or 2 * len(values) < len(lines) or any(key in head for key in foreign):
+        return None
+    keys = tuple(dict.fromkeys(k for v in values for k in v))
+    words = {isinstance(v.get("record"), str) for v in values}
+    worded = words == {True}
+    if len(words) > 1 or _unusable(keys, kind) or (not worded and "table" in keys):
+        return None
+    stamps = _stamps(values, kind, tz)
+    if stamps is None:
+        return None
+    texts = tuple(k for k in keys if any(isinstance(v.get(k), str) for v in values))
+    uniform = len(values) == len(lines) and _uniform(values, texts, columns_of(kind))
+    return Shape(kind, keys, texts, *stamps, worded, uniform)
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
     import msgspec
 
-    lines = [line for line in head.split(b"\n")[:_SAMPLE_LINES] if line.strip()]
-    if not lines or any(key in head for key in foreign):
-        return None
     try:
-        values = [msgspec.json.decode(line) for line in lines]
+        value = msgspec.json.decode(line)
     except (msgspec.DecodeError, RecursionError):
         return None
-    if not all(isinstance(v, dict) for v in values):
-        return None
-    kinds = {rules.kind_of(v) for v in values}
-    kind = kinds.pop()
-    if kinds or kind not in FACTS:
-        return None
-    stamps = rules.stamp_columns(kind)
-    given = [k for v in values for k in v if k in stamps]
-    numeric = frozenset(k for v in values for k in given if isinstance(v.get(k), int | float))
-    basis = _basis([v[k] for v in values for k in v if k in stamps and isinstance(v[k], str)], bool(numeric), tz)
-    if basis is None:
-        return None
-    known = set(columns_of(kind))
-    keys = tuple(dict.fromkeys(k for v in values for k in v))
-    texts = tuple(k for k in keys if any(isinstance(v.get(k), str) for v in values))
-    booleans = tuple(k for k in keys if any(isinstance(v.get(k), bool) for v in values))
-    uniform = all(tuple(sorted(v)) == tuple(sorted(keys)) and None not in v.values() for v in values)
-    plain = not any(isinstance(v[k], dict) or (isinstance(v[k], list) and k not in known) for v in values for k in v)
-    return Shape(kind, keys, texts, booleans, basis, _zoned(values, stamps), uniform and plain and set(keys) <= known)
+    return value if isinstance(value, dict) else None
 
 
-def _zoned(values: Sequence[Mapping[str, Any]], stamps: Mapping[str, Any]) -> bool:
-    return any(_ZONED.match(v[k]) for v in values for k in v if k in stamps and isinstance(v[k], str))
+def _unusable(keys: Sequence[str], kind: str) -> bool:
+    """Whether some key is another line's wrapping, no name of a column, or one that DuckDB may mistake for another."""
+    strange = [k for k in keys if k not in columns_of(kind)]
+    folded = {k.casefold() for k in columns_of(kind)}
+    return any(k in _ENVELOPES or not k or _NO_NAME.search(k) or k.casefold() in folded for k in strange)
 
 
-def _basis(texts: Sequence[str], numeric: bool, tz: str | None) -> str | None:
-    """`ts_basis` of all rows when one rule fits all stamps of the sample, else None."""
+def _uniform(values: Sequence[Mapping[str, Any]], texts: Sequence[str], known: Mapping[str, str]) -> bool:
+    """Whether all records have the same keys, with a value that is a text in all or in none."""
+    first = values[0].keys()
+    return all(
+        v.keys() == first
+        and all(isinstance(cell, str) == (k in texts) for k, cell in v.items())
+        and not any(c is None or isinstance(c, dict) or (isinstance(c, list) and k not in known) for k, c in v.items())
+        for v in values
+    )
+
+
+def _stamps(
+    values: Sequence[Mapping[str, Any]], kind: str, tz: str | None
+) -> tuple[str, bool, dict[str, tuple[float, float]]] | None:
+    """`ts_basis` of all rows with a stamp, whether they name a zone, and the ranges of numbers; None: no one rule."""
+    factors = rules.stamp_columns(kind)
+    given = [(k, v[k]) for v in values for k in v if k in factors and v[k] is not None]
+    texts = [cell for _, cell in given if isinstance(cell, str)]
     if not texts:
-        return "absolute" if numeric else "none"
-    if numeric:
+        ranges: dict[str, tuple[float, float]] = {}
+        for key, cell in given:
+            number = cell if isinstance(cell, int | float) and not isinstance(cell, bool) else 0.0
+            span = stamp_range(number, factors[key][1])
+            if span is None or ranges.setdefault(key, span) != span:
+                return None
+        return ("absolute" if given else "none"), False, ranges
+    if len(texts) < len(given):
         return None
-    if all(_ZONED.match(t) for t in texts):
-        return "absolute"
-    if tz in (None, "UTC") and all(_BARE.match(t) for t in texts):
-        return "absolute" if tz else "zone_assumed"
+    if all(re.match(ZONED, t) for t in texts):
+        return "absolute", True, {}
+    if tz in (None, "UTC") and all(re.match(BARE, t) for t in texts):
+        return ("absolute" if tz else "zone_assumed"), False, {}
     return None
 
 
-def scan(file: SourceFile, shape: Shape, checkpoints: Sequence[int], *, sifted: bool = False) -> Scan:
-    """Read the file once: digest, lines, and the counts of the proof (none for a file to be sifted).
+def figures(stream: BlockStream) -> Scan:
+    """What the ledger wants to know of a stream that was read to its end.
 
     Raises:
         Unproved: the bytes themselves are not clean (a broken stream, an over-long line, UTF-16, no text).
     """
-    import numpy as np
-
-    hunt = None if shape.uniform or sifted else _Hunt(shape.table)
-    quotes = truths = suspicious = 0
-    with BlockStream(file, checkpoints=checkpoints) as stream:
-        for block in stream:
-            if shape.uniform:
-                quotes += int(np.count_nonzero(np.frombuffer(block.data, np.uint8) == 34))
-                truths += _truths(block.data)
-            elif hunt is not None:
-                suspicious += hunt.count(block.data)
-    if (
-        stream.problems
-        or stream.binary
-        or not stream.encoding.startswith("utf-8")
-        or stream.compression not in ("none", "gzip", "zstd")
-    ):
+    readable = stream.compression in ("none", "gzip", "zstd") and stream.encoding.startswith("utf-8")
+    if stream.problems or stream.binary or not readable:
         raise Unproved("bytes")
     return Scan(
-        stream.sha256, stream.bytes, stream.lines, stream.encoding, stream.compression, dict(stream.prefix_sha256),
-        quotes, truths, suspicious,
-    )  # fmt: skip
+        stream.sha256, stream.bytes, stream.lines, stream.encoding, stream.compression, dict(stream.prefix_sha256)
+    )
 
 
-def _truths(data: bytes) -> int:
-    """How many values are true or false.
+def scan(file: SourceFile, shape: Shape, checkpoints: Sequence[int]) -> Scan:
+    """Read a uniform file once: every line is of the strict type, and none has a key or text more than the first.
 
-    One pass of a compiled regular expression over the block as one text: two `bytes.count` cost twice as much.
+    Raises:
+        Unproved: a line is not like the first ones, or see `figures`.
     """
-    import polars as pl
-    import pyarrow as pa
+    import msgspec
+    import numpy as np
 
-    text = pl.from_arrow(pa.array([data], pa.large_string()))
-    assert isinstance(text, pl.Series)
-    return int(text.str.count_matches(r": ?(?:true|false)")[0])
-
-
-class _Hunt:
-    """Values of a wrong type in a file that is not uniform: a text or a truth where a number is due, and so on."""
-
-    def __init__(self, kind: str) -> None:
-        import ahocorasick_rs
-
-        patterns: list[bytes] = []
-        for key, duck in columns_of(kind).items():
-            wrong = {"DOUBLE": '"tf[', "BOOLEAN": '"0123456789-[{', "VARCHAR": "tf[{", "DOUBLE[]": '"tf'}[duck]
-            if duck == "VARCHAR" and key not in _IDS:
-                wrong += "0123456789-"
-            if duck == "DOUBLE" and key in rules.stamp_columns(kind) and rules.stamp_columns(kind)[key][1] is None:
-                wrong = "tf["  # a text is a stamp too
-            patterns += [f'"{key}":{gap}{first}'.encode() for first in wrong for gap in ("", " ")]
-            # Gaps that the patterns above don't know of.
-            patterns += [f'"{key}" '.encode(), f'"{key}":  '.encode(), f'"{key}":\t'.encode()]
-            if duck == "DOUBLE[]":
-                patterns += [f'"{key}":{gap}[{first}'.encode() for first in '"tfn[' for gap in ("", " ")]
-        self._automaton = ahocorasick_rs.BytesAhoCorasick(patterns, implementation=ahocorasick_rs.Implementation.DFA)
-
-    def count(self, data: bytes) -> int:
-        """How many are in a block."""
-        return len(self._automaton.find_matches_as_indexes(data))
+    lines = decoder(shape, closed=True)
+    quotes = count = 0
+    with BlockStream(file, checkpoints=checkpoints) as stream:
+        for block in stream:
+            # An escape may hide a quote, or be text that DuckDB does not take (a lone surrogate).
+            if b"\\" in block.data:
+                raise Unproved("an escape")
+            try:
+                count += len(lines.decode_lines(block.data))
+            except (msgspec.DecodeError, RecursionError):
+                raise Unproved("a line of another form") from None
+            quotes += int(np.count_nonzero(np.frombuffer(block.data, np.uint8) == 34))
+    found = figures(stream)
+    # Every line has at least as many: equal sums leave no room for a key given twice.
+    if count != found.lines or quotes != 2 * count * (len(shape.keys) + len(shape.texts)):
+        raise Unproved("a key given twice, or lines that are not one record each")
+    return found
 
 
 def write(
@@ -216,49 +214,69 @@ def write(
     naming: Naming,
     staging: Path,
     sifted: Sifted | None = None,
+    *,
+    counted: bool = False,
 ) -> Written:
     """Write the rows of a file below `staging`.
 
     Args:
         file: the file.
         shape: what `shape_of` said.
-        found: what `scan` counted.
-        constants: canonical columns set for all rows.
+        found: what `scan` or `sift` counted.
+        constants: canonical columns set for all rows; none of them is a key of the file.
         naming: names the runs; its source_id is the stem of the file names.
         staging: folder of the transaction.
         sifted: what `sift` made of a file that is not clean.
+        counted: there are rows of steps elsewhere, so that no share of a step may come from its rows here alone.
 
     Raises:
         Unproved: something in the file is not clean; nothing is left below `staging`.
     """
-    import shutil
+    import tempfile
 
     import duckdb
 
-    if set(constants) & set(shape.keys):
-        raise Unproved("a constant over a column of the record")
-    folder = staging / "fast" / naming.source_id
-    folder.mkdir(parents=True)
     path, compression = (str(file.path), found.compression) if sifted is None else (str(sifted.path), "none")
     rows = statement(path, compression, shape, constants, naming, sifted=sifted is not None)
-    con = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
-    try:
-        con.execute(f"set memory_limit = '{_MEMORY}'; set timezone = 'UTC'; set threads = 2")
-        con.execute("set temp_directory = $1", [str(folder / "spill")])
-        one_day = _one_day(file, shape)
-        _copy(con, rows, shape.table, naming.source_id, folder, one_day)
-        written, runs, days = _facts_of(con, shape, found, folder, sifted is not None)
-        if one_day and len(days) > 1:
-            (folder / "one.parquet").unlink()
-            _copy(con, rows, shape.table, naming.source_id, folder, False)
-        faults = _faults(con, rows, found.lines - written - (sifted.holes if sifted else 0))
-        _move(folder, shape.table, days, staging, naming.source_id)
-    except duckdb.Error as error:
-        raise Unproved(type(error).__name__) from None
-    finally:
-        con.close()
-        shutil.rmtree(staging / "fast", ignore_errors=True)
+    # A folder of its own: other processes stage in the same transaction, perhaps a copy of the same file.
+    with tempfile.TemporaryDirectory(prefix="fast-", dir=staging) as temporary:
+        folder = Path(temporary)
+        con = _connection(folder / "spill")
+        try:
+            written, runs, days = _copied(con, rows, shape, naming.source_id, folder, one_day=_one_day(file, shape))
+            if counted and _counts_rows(con, folder):
+                raise Unproved("a step in two places")
+            faults = _faults(con, rows, found.lines - written - (sifted.holes if sifted else 0))
+        except duckdb.Error as error:
+            raise Unproved(type(error).__name__) from None
+        finally:
+            con.close()
+        if written:
+            _move(folder, shape.table, days, staging, naming.source_id)
     return Written(shape.table, written, runs, faults)
+
+
+def _connection(spill: Path) -> duckdb.DuckDBPyConnection:
+    import duckdb
+
+    con = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
+    con.execute(f"set memory_limit = '{_MEMORY}'; set timezone = 'UTC'; set threads = 2")
+    con.execute("set temp_directory = $1", [str(spill)])
+    return con
+
+
+def _copied(
+    con: duckdb.DuckDBPyConnection, rows: Statement, shape: Shape, stem: str, folder: Path, *, one_day: bool
+) -> tuple[int, tuple[Mapping[str, Any], ...], list[dt.date]]:
+    """Write the rows below `folder`: how many they are, their runs and their days."""
+    files = f"'{_quoted(folder)}/**/*.parquet'"
+    _copy(con, rows, shape.table, stem, folder, one_day)
+    row = con.execute(f"select count(*) from read_parquet({files})").fetchone()
+    runs, days = _runs(con, shape, files), _days(con, shape, files)
+    if one_day and len(days) > 1:
+        (folder / "one.parquet").unlink()
+        _copy(con, rows, shape.table, stem, folder, False)
+    return (row[0] if row else 0), runs, days
 
 
 def _copy(con: duckdb.DuckDBPyConnection, rows: Statement, kind: str, stem: str, folder: Path, one_day: bool) -> None:
@@ -286,50 +304,27 @@ def _faults(con: duckdb.DuckDBPyConnection, rows: Statement, missing: int) -> tu
 
 def _one_day(file: SourceFile, shape: Shape) -> bool:
     """Whether the first and the last line of a plain file are of one UTC day; a wrong guess costs a second write."""
-    import msgspec
-
     if file.path is None or shape.ts_basis == "none":
         return False
     with file.path.open("rb") as handle:
-        first = handle.readline()
+        first = handle.readline(1 << 16)
         handle.seek(max(0, (file.size or 0) - (1 << 16)))
         last = handle.read().rstrip().rsplit(b"\n", 1)[-1]
     days = []
-    for line in (first, last):
-        try:
-            value = msgspec.json.decode(line.lstrip(b"\xef\xbb\xbf"))
-        except (msgspec.DecodeError, RecursionError):
-            return False
-        text = value.get(DAY_OF[shape.table], value.get("ts")) if isinstance(value, dict) else None
+    for line in (first.removeprefix(b"\xef\xbb\xbf"), last):
+        record = _record(line) or {}
+        text = record.get(DAY_OF[shape.table], record.get("ts"))
         days.append(text[:10] if isinstance(text, str) else None)
     return days[0] is not None and days[0] == days[1]
 
 
-def _facts_of(
-    con: duckdb.DuckDBPyConnection, shape: Shape, found: Scan, folder: Path, sifted: bool
-) -> tuple[int, tuple[Mapping[str, Any], ...], list[dt.date]]:
-    """Rows as many as lines; no value of a wrong type; then the runs and the days of the rows."""
-    files = f"'{_quoted(folder)}/**/*.parquet'"
-    given = [_canonical(shape.table, k) for k in shape.keys]
-    counted = ", ".join(f"count({c})" for c in dict.fromkeys(g for g in given if g))
-    row = con.execute(f"select count(*), {counted or '0'} from read_parquet({files})").fetchone()
-    assert row is not None
-    rows = row[0]
-    if sifted:  # every line was looked at already
-        return rows, _runs(con, shape, files), _days(con, shape, files)
-    if rows != found.lines:
-        raise Unproved("rows and lines differ")
-    as_sampled = (
-        shape.uniform
-        and all(n == rows for n in row[1:])
-        and found.quotes == 2 * rows * (len(shape.keys) + len(shape.texts))
-        and found.truths == rows * len(shape.booleans)
-    )
-    if shape.uniform and not as_sampled:
-        raise NotUniform
-    if found.suspicious:
-        raise Unproved("a value of another type")
-    return rows, _runs(con, shape, files), _days(con, shape, files)
+def _counts_rows(con: duckdb.DuckDBPyConnection, folder: Path) -> bool:
+    """Whether some row takes its share of a step from the number of the step's rows."""
+    found = con.execute(
+        f"select count(*) from read_parquet('{_quoted(folder)}/**/*.parquet') "
+        "where step_id is not null and coalesce(batch_size, 0) = 0"
+    ).fetchone()
+    return found is not None and found[0] > 0
 
 
 def _runs(con: duckdb.DuckDBPyConnection, shape: Shape, files: str) -> tuple[Mapping[str, Any], ...]:
@@ -349,13 +344,6 @@ def _runs(con: duckdb.DuckDBPyConnection, shape: Shape, files: str) -> tuple[Map
 def _days(con: duckdb.DuckDBPyConnection, shape: Shape, files: str) -> list[dt.date]:
     day = f"{DAY_OF[shape.table]}::date"
     return [d for (d,) in con.execute(f"select distinct {day} as d from read_parquet({files}) order by 1").fetchall()]
-
-
-def _canonical(kind: str, key: str) -> str | None:
-    """The canonical column that a key fills; None for one that is not kept."""
-    if key in ("record", "table"):
-        return None
-    return rules.time_columns(kind).get(key, rules.stamp_columns(kind).get(key, (key,)))[0]
 
 
 def _move(folder: Path, kind: str, days: Sequence[dt.date], staging: Path, stem: str) -> None:

@@ -6,19 +6,19 @@ The rules are those of `engines/generic/rules.py`. Values that a user or a log n
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracelens.engines.generic import rules
 from tracelens.ingest.rows import Naming
-from tracelens.lake.schema import table
+from tracelens.ingest.typed import columns_of
+from tracelens.lake.schema import DAY_OF, Column, table
 
 if TYPE_CHECKING:
     from tracelens.ingest.fast import Shape
 
-# Stands in a sifted file where a line was taken out, so that rows and lines stay as many.
-HOLE = b'{"record":" "}'
+_MAGNITUDE = "(case when {key} < 1e11 then 1e6 when {key} < 1e14 then 1e3 when {key} < 1e17 then 1.0 else 1e-3 end)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +31,6 @@ class Statement:
     good: str
     faults: str
     values: Mapping[str, Any]
-
-
-def columns_of(kind: str) -> dict[str, str]:
-    """DuckDB type in which each key of a record is read; numbers as doubles, so that 3.7 stays 3.7."""
-    types = dict.fromkeys(rules.time_columns(kind), "DOUBLE")
-    types |= dict.fromkeys(rules.stamp_columns(kind), "DOUBLE")
-    for column in table(kind).columns:
-        if column.name in rules.NOT_READ or column.name in types:
-            continue
-        types[column.name] = {"string": "VARCHAR", "bool": "BOOLEAN", "list<int64>": "DOUBLE[]"}.get(
-            column.arrow, "DOUBLE"
-        )
-    return types | {"record": "VARCHAR"}
 
 
 def statement(
@@ -61,28 +48,35 @@ def statement(
     """
     kind = shape.table
     types = columns_of(kind) | {k: "VARCHAR" for k in rules.stamp_columns(kind) if k in shape.texts}
-    if shape.uniform:
-        # The count of quotes will prove that no row has another key: the other columns need not be looked at.
-        types = {k: types[k] for k in shape.keys}
+    if shape.uniform and not sifted:
+        # No row has another key (`fast.scan`).
+        types = {k: types[k] for k in shape.keys if k in types}
     read = (
         f"select *, row_number() over () as source_line from read_json($path, format = 'newline_delimited', "
         f"columns = {_struct(types)}, maximum_object_size = 16777216, compression = '{compression}')"
     )
     if sifted:
-        read = f"select * from ({read}) where record is distinct from ' '"
+        read = f"select * from ({read}) where record is distinct from ' '"  # a HOLE
     values: dict[str, Any] = {"path": path, "source_id": naming.source_id}
     values |= {f"set_{c}": v for c, v in constants.items() if c in table(kind).names}
     columns = _typed(kind, shape, types, values, naming)
-    typed = f"select {', '.join(f'{sql} as {name}' for name, sql in columns.items())} from ({read})"
+    # A step is one of the run that the record names, whatever the lake calls it.
+    own_run = "run_id" if "run_id" in types else "null::VARCHAR"
+    listed = ", ".join(f"{sql} as {name}" for name, sql in columns.items())
+    typed = f"select {listed}, {own_run} as own_run from ({read})"
     known = {name for name, sql in columns.items() if not sql.startswith("null::")}
     facts = {f: sql for f, sql in rules.LIST_FACTS.get(kind, {}).items() if _names(sql) & set(columns) <= known}
     more = "".join(f", {sql} as {f}" for f, sql in facts.items())
     # A rule over a column that no row has can't be broken.
     every = set(columns) | set(rules.LIST_FACTS.get(kind, {}))
-    held = [(why, sql) for why, sql in rules.IDENTITIES[kind] if _names(sql) & every <= known | set(facts)]
+    held = [
+        (why, sql)
+        for why, sql in rules.IDENTITIES[kind]
+        if _names(sql) & every <= known | set(facts) or "is not null" in sql
+    ]
     fault = "case " + " ".join(f"when not ({sql}) then '{_escaped(why)}'" for why, sql in held) + " end"
     with_facts = f"select *{more} from ({typed})"
-    kept = ", ".join(_derived(kind, n, shape) for n in table(kind).names)
+    kept = ", ".join(_derived(kind, n, shape, sifted) for n in table(kind).names)
     test = f"({fault}) is null" if sifted else f"if(({fault}) is null, true, error('identity'))"
     return Statement(
         f"select {kept} from ({with_facts}) where {test}",
@@ -97,32 +91,40 @@ def _escaped(text: str) -> str:
 
 def _typed(kind: str, shape: Shape, types: Mapping[str, str], values: dict[str, Any], naming: Naming) -> dict[str, str]:
     """One expression a canonical column, as the generic reader would read it; `null::TYPE` where no key can fill it."""
+    own = {
+        "run_id": _run(naming, types, values),
+        "engine": _engine(types),
+        "surface": f"'generic.{kind.removesuffix('s')}'",
+        "source_id": "$source_id",
+        "source_line": "source_line",
+        "ts_basis": f"if({_stamp(kind, DAY_OF[kind], types)} is null, 'none', '{shape.ts_basis}')",
+    }
+    if kind == "requests":
+        place = "$source_id || '#' || source_line"
+        own["request_id"] = f"coalesce(request_id, {place})" if "request_id" in types else place
     out: dict[str, str] = {}
-    spellings: dict[str, list[tuple[str, int]]] = {}
-    for key, (column, factor) in rules.time_columns(kind).items():
-        if key in types:
-            spellings.setdefault(column, []).append((key, factor))
     for column in table(kind).columns:
-        name, kind_of = column.name, table(kind).duckdb_types()[column.name]
-        own = {
-            "run_id": _run(naming, types, values),
-            "engine": _engine(types),
-            "surface": f"'generic.{kind.removesuffix('s')}'",
-            "source_id": "$source_id",
-            "source_line": "source_line",
-            "ts_basis": f"'{shape.ts_basis}'",
-            "weight": "coalesce(weight, 1.0)" if "weight" in types else "1.0::DOUBLE",
-        }.get(name)
-        if own is None and f"set_{name}" in values:
-            own = f"$set_{name}::{kind_of}"
-        if own is None and name in spellings:
-            own = _duration(name, spellings[name], column.arrow == "double")
-        if own is None and column.arrow == "timestamp[us]":
-            own = _stamp(kind, name, types)
-        if own is None and name in types and name not in rules.NOT_READ:
-            own = _plain(name, column.arrow, kind_of)
-        out[name] = own or f"null::{kind_of}"
+        name, duck = column.name, table(kind).duckdb_types()[column.name]
+        if name in own:
+            out[name] = own[name]
+        elif f"set_{name}" in values:
+            out[name] = f"$set_{name}::{duck}"
+        else:
+            out[name] = _cell(kind, column, types) or f"null::{duck}"
     return out
+
+
+def _cell(kind: str, column: Column, types: Mapping[str, str]) -> str | None:
+    """What the keys of the record give for a column; None where there is none."""
+    times = rules.time_columns(kind)
+    spellings = [(key, times[key][1]) for key in times if key in types and times[key][0] == column.name]
+    if spellings and column.arrow == "double":
+        return f"coalesce({', '.join(f'{key} * {factor}' for key, factor in spellings)})"
+    if spellings:
+        return f"coalesce({', '.join(f'floor({key} * {factor} + 0.5)' for key, factor in spellings)})::BIGINT"
+    if column.arrow == "timestamp[us]":
+        return _stamp(kind, column.name, types)
+    return column.name if column.name in types and column.name not in rules.NOT_READ else None
 
 
 def _names(sql: str) -> set[str]:
@@ -136,7 +138,7 @@ def _engine(types: Mapping[str, str]) -> str:
 
 def _run(naming: Naming, types: Mapping[str, str], values: dict[str, Any]) -> str:
     """The run of a row, as `Naming` names it."""
-    if naming.run is not None:
+    if naming.run:
         values["run"] = naming.run
         return "$run"
     cases = ""
@@ -149,26 +151,6 @@ def _run(naming: Naming, types: Mapping[str, str], values: dict[str, Any]) -> st
     return f"coalesce(run_id, {named})" if "run_id" in types else named
 
 
-def _plain(name: str, arrow: str, duck: str) -> str:
-    if arrow in ("int32", "int64"):
-        return f"if({name} is null or ({name} = floor({name}) and abs({name}) < 9007199254740992), {name}, error('count'))::{duck}"
-    if arrow == "double":
-        return f"if({name} is null or isfinite({name}), {name}, error('number'))"
-    if arrow == "list<int64>":
-        whole = (
-            f"list_bool_and(list_transform({name}, lambda v: v is not null and v = floor(v) and v < 9007199254740992))"
-        )
-        return f"if({name} is null or coalesce({whole}, true), {name}, error('counts'))::{duck}"
-    return name
-
-
-def _duration(name: str, spellings: Sequence[tuple[str, int]], as_float: bool) -> str:
-    if as_float:
-        value = f"coalesce({', '.join(f'{k} * {f}' for k, f in spellings)})"
-        return f"if({value} is null or isfinite({value}), {value}, error('number'))"
-    return f"coalesce({', '.join(f'floor({k} * {f} + 0.5)' for k, f in spellings)})::BIGINT"
-
-
 def _stamp(kind: str, name: str, types: Mapping[str, str]) -> str:
     """A stamp in UTC: numbers before text, as the generic reader prefers."""
     numbers, texts = [], []
@@ -178,27 +160,23 @@ def _stamp(kind: str, name: str, types: Mapping[str, str]) -> str:
         if types[key] == "VARCHAR":
             texts.append(f"({key}::TIMESTAMPTZ at time zone 'UTC')")
             continue
-        by = (
-            str(factor)
-            if factor
-            else f"case when {key} < 1e11 then 1e6 when {key} < 1e14 then 1e3 when {key} < 1e17 then 1.0 else 1e-3 end"
-        )
-        numbers.append(
-            f"make_timestamp(if({key} is null or {key} * ({by}) between 1e15 and 4.1e15, round({key} * ({by})), error('stamp'))::BIGINT)"
-        )
+        by = factor or _MAGNITUDE.format(key=key)
+        # Half a microsecond goes to the even side, as Python's round has it.
+        numbers.append(f"make_timestamp(round_even({key} * {by}, 0)::BIGINT)")
     return f"coalesce({', '.join([*numbers, *texts])})" if numbers or texts else "null::TIMESTAMP"
 
 
-def _derived(kind: str, name: str, shape: Shape) -> str:
+def _derived(kind: str, name: str, shape: Shape, sifted: bool) -> str:
     """DERIVED of the rules; its window over the steps is spared where it can give nothing else."""
     how = rules.DERIVED.get(kind, {}).get(name)
     if how is None:
         return name
     if name == "step_share":
-        if "step_id" not in shape.keys and "batch_size" not in shape.keys:
+        how = re.sub(r"\brun_id\b", "own_run", how)
+        if not sifted and shape.uniform and "batch_size" in shape.keys:
+            return "if(batch_size > 0, coalesce(step_share, 1.0 / batch_size), error('batch_size')) as step_share"
+        if not sifted and shape.uniform and "step_id" not in shape.keys:
             return name
-        if shape.uniform and "batch_size" in shape.keys:
-            return "coalesce(step_share, 1.0 / nullif(batch_size, 0)) as step_share"
     return f"{how} as {name}"
 
 

@@ -105,9 +105,8 @@ def _select(
     new["task_type"] = task
     if rows is not None:
         empty = "map([]::varchar[], []::varchar[])"
-        new["labels"] = (
-            f"if(l._extra is null or cardinality(l._extra) = 0, t.labels, map_concat(coalesce(t.labels, {empty}), l._extra))"
-        )
+        merged = f"map_concat(coalesce(t.labels, {empty}), l._extra)"
+        new["labels"] = f"if(l._extra is null or cardinality(l._extra) = 0, t.labels, {merged})"
     select = ", ".join(f"{new[c]} as {c}" if c in new else f"t.{c}" for c in table(name).names)
     moved = " or ".join(f"({sql}) is distinct from t.{c}" for c, sql in new.items())
     join = "left join label l on l._key = request_key(t.request_id)" if rows is not None else ""
@@ -136,7 +135,7 @@ def _unmatched(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame | None) -> int
     if rows is None:
         return 0
     found = con.execute(
-        "select count(*) from label where _key not in (select request_key(request_id) from requests where request_id is "
-        "not null union select request_key(request_id) from rounds where request_id is not null)"
+        "select count(*) from label where _key not in (select request_key(request_id) from requests "
+        "where request_id is not null union select request_key(request_id) from rounds where request_id is not null)"
     ).fetchone()
     return int(found[0]) if found else 0

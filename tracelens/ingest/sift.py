@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from tracelens.engines.generic import rules
-from tracelens.ingest.fast_sql import HOLE, columns_of
-from tracelens.lake.schema import table
+from tracelens.ingest.typed import decoder
 from tracelens.sources.discover import SourceFile
-from tracelens.sources.stream import BlockStream
+from tracelens.sources.stream import Block, BlockStream
 
 if TYPE_CHECKING:
-    import msgspec
+    from tracelens.ingest.fast import Scan, Shape
+    from tracelens.sources.lines import LineFinder
 
-    from tracelens.ingest.fast import Shape
 
-_WHOLE = 2**53  # from here on a double, in which DuckDB reads counts here, is not exact
-_STAMP = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?"
+# Stands where a line was taken out, so that rows and lines stay as many.
+HOLE = {"record": " "}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,36 +38,86 @@ class BadLine:
     data: bytes
 
 
-def sift(file: SourceFile, shape: Shape, target: Path, take: Callable[[Sequence[BadLine]], None]) -> Sifted:
-    """Copy a file with every line that is not a typed record of its kind replaced by a hole; hand those lines on.
+def sift(
+    file: SourceFile,
+    shape: Shape,
+    target: Path,
+    take: Callable[[Sequence[BadLine]], None],
+    *,
+    checkpoints: Sequence[int] = (),
+    without: Collection[str] = (),
+) -> tuple[Scan, Sifted]:
+    """Copy the records that the strict type takes, a hole in the place of every other line; hand those lines on.
+
+    The records are written anew from what was decoded: without escapes, doubles of keys and odd spaces, of which
+    DuckDB might make something else.
 
     Args:
         file: the file.
         shape: what its first lines say.
         target: where to write the copy.
         take: called with the lines taken out, block by block.
+        checkpoints: sizes (bytes) at which the digest of the beginning is wanted.
+        without: keys that make a line one to be taken out.
+
+    Raises:
+        Unproved: see `figures`.
     """
-    decode = _decoder(shape).decode
+    import msgspec
+
+    from tracelens.ingest.fast import figures
+
+    decode = decoder(shape, closed=False, without=without)
+    encode = msgspec.json.Encoder().encode_lines
     holes = 0
-    with BlockStream(file) as stream, target.open("wb") as out:
+    with BlockStream(file, checkpoints=checkpoints) as stream, target.open("wb") as out:
         for block in stream:
+            records = _whole(decode, block.data)
+            if records is not None and all(_is_of_kind(r, shape) for r in records):
+                out.write(encode(records))
+                continue
             lines = block.data.split(b"\n")
             if not lines[-1]:
                 lines.pop()
-            bad: list[int] = []
-            for i, line in enumerate(lines):
-                try:
-                    if not decode(line).counted():
-                        bad.append(i)
-                except Exception:  # whatever is wrong with it, the slow road says what
-                    bad.append(i)
-            if bad:
-                take([b for b in _bad_lines(block.line, block.offset, lines, bad) if b.data.strip()])
-                for i in bad:
-                    lines[i] = HOLE
-                holes += len(bad)
-            out.write(b"\n".join(lines) + b"\n")
-    return Sifted(target, holes)
+            mixed = [_one(decode, line, shape) for line in lines]
+            bad = [i for i, record in enumerate(mixed) if record is HOLE]
+            take([b for b in _bad_lines(block.line, block.offset, lines, bad) if b.data.strip()])
+            holes += len(bad)
+            out.write(encode(mixed))
+    return figures(stream), Sifted(target, holes)
+
+
+def _whole(decode: Any, data: bytes) -> list[Any] | None:
+    """The records of a block, one from each line; None where any line is none."""
+    import msgspec
+
+    try:
+        records: list[Any] = decode.decode_lines(data)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    # Every line ends a record and begins one: neither can happen inside a record.
+    ends = data.count(b"}\n{") + data.count(b"}\r\n{")
+    return records if len(records) == ends + 1 and data.count(b"\n") in (ends, ends + 1) else None
+
+
+def _one(decode: Any, line: bytes, shape: Shape) -> Any:
+    """The record of a line, or HOLE."""
+    import msgspec
+
+    try:
+        record = decode.decode(line)
+    except (msgspec.DecodeError, RecursionError):
+        return HOLE  # whatever is wrong with it, the slow road says what
+    return record if _is_of_kind(record, shape) else HOLE
+
+
+def _is_of_kind(record: Any, shape: Shape) -> bool:
+    """Whether a record that does not name its kind is of the file's, by the keys it has."""
+    if shape.worded:
+        return True
+    import msgspec
+
+    return rules.kind_of(msgspec.to_builtins(record)) == shape.table
 
 
 def _bad_lines(first: int, offset: int, lines: Sequence[bytes], bad: Sequence[int]) -> list[BadLine]:
@@ -81,42 +130,37 @@ def _bad_lines(first: int, offset: int, lines: Sequence[bytes], bad: Sequence[in
     return found
 
 
-def _decoder(shape: Shape) -> msgspec.json.Decoder[Any]:
-    """A strict decoder of the file's kind; a key that neither the table nor the sample knows is an error."""
-    import msgspec
+def relevant(bad: Sequence[BadLine], finder: LineFinder) -> list[BadLine]:
+    """The lines that `read` would look at too.
 
-    kind = shape.table
-    stamps = rules.stamp_columns(kind)
-    counts = {
-        c.name: 2**31 - 1 if c.arrow == "int32" else _WHOLE
-        for c in table(kind).columns
-        if c.arrow in ("int32", "int64")
-    }
-    number = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
-    fields: dict[str, Any] = {}
-    for key, duck in columns_of(kind).items():
-        if key in stamps:
-            stamp = _STAMP + ("Z$" if shape.ts_basis == "absolute" and shape.zoned else "$")
-            fields[key] = Annotated[str, msgspec.Meta(pattern=stamp)] if key in shape.texts else number
-        elif key in counts and key not in rules.time_columns(kind):
-            fields[key] = Annotated[int, msgspec.Meta(ge=0, le=counts[key])]
-        else:
-            fields[key] = {
-                "VARCHAR": str,
-                "BOOLEAN": bool,
-                "DOUBLE": number,
-                "DOUBLE[]": list[Annotated[int, msgspec.Meta(ge=0, le=_WHOLE)]],
-            }[duck]
-    for key in ("request_id", "step_id", "run_id", "replica", "process"):
-        if key in fields:
-            fields[key] = str | int
-    fields |= {k: Any for k in shape.keys if k not in fields}
-    # The kind is the sample's only where the record says nothing else.
-    fields.pop("record", None)
-    needed = {"rounds": "accepted"}.get(kind)
-    names = [(k, t | None if t is not Any else t, None) for k, t in fields.items()]
-    record = msgspec.defstruct(
-        "Record", names, forbid_unknown_fields=True, gc=False,
-        namespace={"counted": (lambda self: getattr(self, needed) is not None) if needed else (lambda self: True)},
-    )  # fmt: skip
-    return msgspec.json.Decoder(record)
+    Raises:
+        Unproved: a line in an envelope: its stamp, and the parts it may have, are for the slow road.
+    """
+    from tracelens.ingest.fast import Unproved
+
+    if not bad:
+        return []
+    # An object goes first because the finder looks at the first lines to learn whether quotes may be escaped.
+    found = finder.find(Block(b"{}\n" + b"".join(b.data + b"\n" for b in bad), 0, 0))
+    if finder.joined or found["envelope"].null_count() < found.height or finder.finish().height or finder.problems:
+        raise Unproved("a line in an envelope")
+    lines = found.select("line", "text").iter_rows()
+    return [BadLine(bad[at - 1].line, bad[at - 1].offset, text.encode()) for at, text in lines]
+
+
+def offsets(file: SourceFile, lines: Sequence[int]) -> dict[int, int]:
+    """Where lines begin; the file is read once more for it, unless there are none."""
+    import numpy as np
+
+    wanted = np.array(sorted(lines), np.int64)
+    places: dict[int, int] = {}
+    if not len(wanted):
+        return places
+    with BlockStream(file) as stream:
+        for block in stream:
+            ends = np.flatnonzero(np.frombuffer(block.data, np.uint8) == 10)
+            starts = np.concatenate(([0], ends + 1))
+            here = wanted[(wanted >= block.line) & (wanted < block.line + len(starts))]
+            for line in here.tolist():
+                places.setdefault(line, block.offset + int(starts[line - block.line]))
+    return places

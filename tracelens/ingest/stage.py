@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import logging
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,23 +12,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens import __version__
-from tracelens.engines.base import Context, Engine, Parsed, Reject
+from tracelens.engines.base import Context, Engine, Parsed, Reject, Tables
 from tracelens.ingest import fast
 from tracelens.ingest.labels import Labels
 from tracelens.ingest.options import IngestOptions, Staged
 from tracelens.ingest.read import Reading, read, read_lines
 from tracelens.ingest.rows import Naming, finish, run_rows_of
-from tracelens.ingest.sift import sift
+from tracelens.ingest.sift import BadLine, offsets, relevant, sift
 from tracelens.lake.parquet import write_table
-from tracelens.lake.schema import SCHEMA_VERSION, TABLES
+from tracelens.lake.schema import DAY_OF, SCHEMA_VERSION, TABLES, table
 from tracelens.sources.clocks import resolve
 from tracelens.sources.discover import SourceFile
+from tracelens.sources.lines import LineFinder
 from tracelens.sources.stream import BlockStream
 
 if TYPE_CHECKING:
     import polars as pl
 
 log = logging.getLogger(__name__)
+_WITNESS = 0  # no line of a file has this number
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,30 +78,20 @@ def stage(job: Job, engines: Sequence[Engine], labels: Labels, progress: Callabl
 
 
 def _fast(job: Job, engines: Sequence[Engine], labels: Labels) -> Staged | None:
-    """The road for clean canonical JSON lines; None sends the file to the road that finds what is wrong where."""
-    file, options = job.file, job.options
+    """The roads for canonical JSON lines, clean or nearly so; None sends the file to the road for everything else."""
+    file = job.file
     plain = labels.rows is None and not labels.rules and not labels.constants
-    if (
-        file.path is None
-        or (file.size or 0) < fast.SMALLEST
-        or not plain
-        or not any(e.name == "generic" for e in engines)
-    ):
+    if file.path is None or (file.size or 0) < fast.SMALLEST or not plain:
         return None
     with BlockStream(file, block_bytes=1 << 17) as stream:
         head = next((b.data for b in stream), b"")
     foreign = [k for e in engines if e.name != "generic" for k in e.json_keys]
-    shape = fast.shape_of(head[: head.rfind(b"\n") + 1], options.tz, foreign)
-    if shape is None:
+    shape = fast.shape_of(head[: head.rfind(b"\n") + 1], job.options.tz, foreign)
+    if shape is None or set(job.columns) & set(shape.keys) or not any(e.name == "generic" for e in engines):
         return None
     out = Staged(file.name, file.folder_key, None)
     try:
-        found = fast.scan(file, shape, job.checkpoints)
-        if found.sha256 in job.known:
-            out.note = f"already in the lake (as {job.known[found.sha256]})"
-            return out
-        naming = Naming(found.sha256[:16], file.folder_key, options.run, options.role, job.adopt)
-        return _fast_entry(job, found, _written(job, shape, found, naming), naming, out)
+        return _clean(job, shape, out)
     except fast.Unproved as why:
         log.info("%s: sifted (%s)", file.name, why)
     try:
@@ -109,45 +101,86 @@ def _fast(job: Job, engines: Sequence[Engine], labels: Labels) -> Staged | None:
         return None
 
 
-def _written(job: Job, shape: fast.Shape, found: fast.Scan, naming: Naming) -> fast.Written:
-    try:
-        return fast.write(job.file, shape, found, job.columns, naming, job.staging)
-    except fast.NotUniform:
-        shape = dataclasses.replace(shape, uniform=False)
-        return fast.write(job.file, shape, fast.scan(job.file, shape, ()), job.columns, naming, job.staging)
+def _naming(job: Job, sha256: str) -> Naming:
+    return Naming(sha256[:16], job.file.folder_key, job.options.run, job.options.role, job.adopt)
 
 
-def _fast_entry(job: Job, found: fast.Scan, written: fast.Written, naming: Naming, out: Staged) -> Staged:
+def _is_known(job: Job, sha256: str, out: Staged) -> bool:
+    if sha256 in job.known:
+        out.note = f"already in the lake (as {job.known[sha256]})"
+    return sha256 in job.known
+
+
+def _clean(job: Job, shape: fast.Shape, out: Staged) -> Staged:
+    """All lines by the fast road."""
+    if not shape.uniform:
+        raise fast.Unproved("lines of several forms")
+    found = fast.scan(job.file, shape, job.checkpoints)
+    if _is_known(job, found.sha256, out):
+        return out
+    naming = _naming(job, found.sha256)
+    written = fast.write(job.file, shape, found, job.columns, naming, job.staging)
     runs = run_rows_of(written.runs, naming, job.columns)
     write_table("runs", runs, place_in(job.staging), naming.source_id)
-    surface = f"generic.{written.table.removesuffix('s')}"
     rows = {written.table: written.rows, "runs": runs.height}
-    reading = Reading(
-        found.sha256, found.bytes, found.lines, found.encoding, found.compression, (), False, found.prefixes
-    )
-    out.entry = _entry(job, reading, {surface: written.rows}, rows, 0, found.lines - written.rows)
+    log.info("%s: %d lines by the fast road", job.file.name, found.lines)
+    out.entry = _entry(job, _reading_of(found, ()), {_surface(written.table): written.rows}, rows, 0, 0)
     return out
+
+
+def _reading_of(found: fast.Scan, engines: Sequence[Engine]) -> Reading:
+    return Reading(
+        found.sha256, found.bytes, found.lines, found.encoding, found.compression, (), False, found.prefixes,
+        {e.name: Parsed() for e in engines},
+    )  # fmt: skip
+
+
+def _surface(name: str) -> str:
+    return f"generic.{name.removesuffix('s')}"
 
 
 def _sifted(job: Job, shape: fast.Shape, engines: Sequence[Engine], labels: Labels, out: Staged) -> Staged:
     """Good lines by the fast road, the others by the slow one, as one source."""
-    shape = dataclasses.replace(shape, uniform=False)
-    found = fast.scan(job.file, shape, job.checkpoints, sifted=True)
-    naming = Naming(found.sha256[:16], job.file.folder_key, job.options.run, job.options.role, job.adopt)
-    reading = Reading(
-        found.sha256, found.bytes, found.lines, found.encoding, found.compression, (), False, found.prefixes,
-        {e.name: Parsed() for e in engines},
-    )  # fmt: skip
-    copy = job.staging / f"{naming.source_id}.sifted"
-    try:
-        sifted = sift(job.file, shape, copy, lambda bad: read_lines(bad, engines, reading))
-        written = fast.write(job.file, shape, found, job.columns, naming, job.staging, sifted)
-    finally:
-        copy.unlink(missing_ok=True)
-    surface = f"generic.{written.table.removesuffix('s')}"
-    reading.rejects += [Reject(line, f"identity broken: {why}", surface) for line, why in written.faults]
+    others = Reading("", 0, 0, "", "", (), False, {}, {e.name: Parsed() for e in engines})
+    finder = LineFinder([n for e in engines for n in (*e.needles, *e.json_keys)])
+
+    def take(bad: Sequence[BadLine]) -> None:
+        read_lines(relevant(bad, finder), engines, others)
+
+    foreign = {k.decode().strip('"') for e in engines if e.name != "generic" for k in e.json_keys}
+    with tempfile.TemporaryDirectory(prefix="sifted-", dir=job.staging) as folder:
+        found, sifted = sift(
+            job.file, shape, Path(folder) / "lines.jsonl", take,
+            checkpoints=job.checkpoints, without={*job.columns, *foreign},
+        )  # fmt: skip
+        if _is_known(job, found.sha256, out):
+            return out
+        naming = _naming(job, found.sha256)
+        with_step = _with_step(others) and shape.table == "rounds"
+        written = fast.write(job.file, shape, found, job.columns, naming, job.staging, sifted, counted=with_step)
+    log.info("%s: %d of %d lines one by one", job.file.name, sifted.holes, found.lines)
+    reading = _reading_of(found, ())
+    reading.parsed, reading.rejects = others.parsed, others.rejects
+    at = offsets(job.file, [line for line, _ in written.faults])
+    surface = _surface(written.table)
+    reading.rejects += [Reject(line, f"identity broken: {why}", surface, at[line]) for line, why in written.faults]
     _write(job, reading, engines, labels, out, written)
     return out
+
+
+def _with_step(reading: Reading) -> bool:
+    """Whether some round that was read line by line is one of a step: the rows of its step are then in two places.
+
+    Raises:
+        Unproved: its share of the step is to come from the number of the step's rows.
+    """
+    import polars as pl
+
+    frames = reading.parsed["generic"].frames.get("generic.round", ())
+    mine = [f.filter(pl.col("step_id").is_not_null()) for f in frames]
+    if any((f["batch_size"].fill_null(0) == 0).any() for f in mine):
+        raise fast.Unproved("a step in two places")
+    return any(f.height for f in mine)
 
 
 def _write(
@@ -159,10 +192,11 @@ def _write(
     written: fast.Written | None = None,
 ) -> Staged:
     """Write what the engines found (and count what the fast road has written already)."""
+    import polars as pl
+
     source_id = reading.sha256[:16]
-    options = job.options
-    naming = Naming(source_id, job.file.folder_key, options.run, options.role, job.adopt)
-    context = Context(source_id, lambda frame: resolve(frame, tz=options.tz, year=options.year, mtime=job.file.mtime))
+    naming = _naming(job, reading.sha256)
+    context = _context(job, source_id)
     place = place_in(job.staging)
     rejects = list(reading.rejects)
     surfaces: Counter[str] = Counter()
@@ -171,35 +205,70 @@ def _write(
     claimed, stem = reading.claimed, source_id
     if written is not None:
         stem += "-x"  # beside the files that the fast road has written
-        claimed += written.rows + len(written.faults)
-        rows[written.table] = surfaces[f"generic.{written.table.removesuffix('s')}"] = written.rows
-        frames["runs"] = [run_rows_of(written.runs, naming, job.columns)]
+        both = written.rows + len(written.faults)
+        claimed += both
+        rows[written.table] = written.rows
+        surfaces[_surface(written.table)] = both
     for engine in engines:
         parsed = reading.parsed[engine.name]
         rejects += parsed.rejects
-        if not parsed.frames:
-            continue
         for surface, parts in parsed.frames.items():
             surfaces[surface] += sum(p.height for p in parts)
-        made = finish(engine.name, engine.assemble(parsed.frames, context), naming, job.columns, labels)
+        tables = engine.assemble(parsed.frames, context) if parsed.frames else Tables()
+        if written is not None and engine.name == "generic":
+            _add_witnesses(tables, written)
+        elif not parsed.frames:
+            continue
+        made = finish(engine.name, tables, naming, job.columns, labels)
         rejects += made.rejects
         if made.started_runs:
             out.started_runs[engine.name] = made.started_runs
         for name, frame in made.tables.items():
-            frames.setdefault(name, []).append(frame)
+            frames.setdefault(name, []).append(_own_rows(name, frame))
     for name, parts in frames.items():
-        import polars as pl
-
         rows[name] += write_table(name, pl.concat(parts, how="diagonal_relaxed"), place, stem)
-    rejects.sort(key=lambda r: r.line)
-    if rejects:
-        rows["rejects"] = write_table("rejects", _reject_rows(source_id, rejects), place, source_id)
-    out.reasons = Counter(r.reason for r in rejects)
-    out.first_rejects = [(r.line, r.reason) for r in rejects[:3]]
+    rows["rejects"] = _write_rejects(source_id, rejects, place, out)
     counts = {t: rows[t] for t in TABLES if rows[t]}
     unread = sum(r.surface is None for r in rejects)  # no engine could claim these, and they are told already
     out.entry = _entry(job, reading, surfaces, counts, len(rejects), max(0, reading.lines - claimed - unread))
     return out
+
+
+def _write_rejects(source_id: str, rejects: list[Reject], place: Callable[[str], Path], out: Staged) -> int:
+    rejects.sort(key=lambda r: r.line)
+    out.reasons = Counter(r.reason for r in rejects)
+    out.first_rejects = [(r.line, r.reason) for r in rejects[:3]]
+    return write_table("rejects", _reject_rows(source_id, rejects), place, source_id) if rejects else 0
+
+
+def _context(job: Job, source_id: str) -> Context:
+    tz, year, mtime = job.options.tz, job.options.year, job.file.mtime
+    return Context(source_id, lambda frame: resolve(frame, tz=tz, year=year, mtime=mtime))
+
+
+def _own_rows(name: str, frame: pl.DataFrame) -> pl.DataFrame:
+    """Rows without witnesses; requests with a name each: without an id the place of the record is one (SCHEMA.md)."""
+    import polars as pl
+
+    if "source_line" in frame.columns:
+        frame = frame.filter(pl.col("source_line").fill_null(-1) != _WITNESS)
+    if name != "requests":
+        return frame
+    place = pl.format("{}#{}", "source_id", "source_line")
+    return frame.with_columns(request_id=pl.coalesce("request_id", place) if "request_id" in frame.columns else place)
+
+
+def _add_witnesses(tables: Tables, written: fast.Written) -> None:
+    """One row for each run of the rows that are written already, so that `finish` sees what all rows agree on."""
+    import polars as pl
+
+    name, day = written.table, DAY_OF[written.table]
+    types = table(name).polars_schema()
+    rows = [{"source_line": _WITNESS, "accepted": 0, **run, day: run["ended"]} for run in written.runs]
+    names = [c for c in types if any(c in row for row in rows)]
+    witnesses = pl.DataFrame(rows, schema={c: types[c] for c in names})
+    mine = getattr(tables, name)
+    setattr(tables, name, witnesses if mine is None else pl.concat([mine, witnesses], how="diagonal_relaxed"))
 
 
 def _entry(
@@ -233,14 +302,12 @@ def _entry(
 def _reject_rows(source_id: str, rejects: Sequence[Reject]) -> pl.DataFrame:
     import polars as pl
 
-    return pl.DataFrame(
-        {
-            "source_id": [source_id] * len(rejects),
-            "line": [r.line or None for r in rejects],
-            "byte_offset": [r.offset for r in rejects],
-            "surface": [r.surface for r in rejects],
-            "reason": [r.reason[:200] for r in rejects],
-            "excerpt": [r.excerpt for r in rejects],
-        },
-        schema={"source_id": pl.String, "line": pl.Int64, "byte_offset": pl.Int64, "surface": pl.String, "reason": pl.String, "excerpt": pl.String},
-    )  # fmt: skip
+    cells = {
+        "source_id": [source_id] * len(rejects),
+        "line": [r.line or None for r in rejects],
+        "byte_offset": [r.offset for r in rejects],
+        "surface": [r.surface for r in rejects],
+        "reason": [r.reason[:200] for r in rejects],
+        "excerpt": [r.excerpt for r in rejects],
+    }
+    return pl.DataFrame(cells, schema={c: table("rejects").polars_schema()[c] for c in cells})
