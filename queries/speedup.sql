@@ -3,7 +3,7 @@
 -- Output, one row a stratum and one for all (stratum IS NULL):
 --   tpot_ms               sum of decode time / sum of (output tokens - 1): token weighted, never from inter-chunk gaps
 --   tpot_p50_ms, tpot_p95_ms  over requests
---   tpot_requests         requests with a TPOT
+--   tpot_requests         requests with a TPOT; NULL where none has one
 --   output_tokens         generated tokens of all requests
 --   ttft_ms, queue_ms     means over requests
 --   tpot_sums             {m, y, x, yy, xy, xx} over requests, for the interval
@@ -28,7 +28,7 @@ with timed as (
   select stratum, is_total, ratio_sums(decode, tokens) as tpot_sums from units group by stratum, is_total
 ), quantiles as (
   select stratum, grouping(stratum) as is_total, quantile_cont(tpot, 0.5) filter (is_timed) as p50,
-         quantile_cont(tpot, 0.95) filter (is_timed) as p95, count(*) filter (is_timed) as tpot_requests,
+         quantile_cont(tpot, 0.95) filter (is_timed) as p95, nullif(count(*) filter (is_timed), 0) as tpot_requests,
          sum(weight * output_tokens) as output_tokens, avg(ttft_ms) as ttft_ms, avg(queue_ms) as queue_ms
   from usable
   group by grouping sets ((stratum), ())

@@ -24,11 +24,12 @@ from sample_generator import TASKS, VLLM_SITE, Simulation, Task, simulate
 from tracelens.analysis.report import ReportOptions, report
 from tracelens.lake.schema import table
 
+ByTask = dict[str, dict[str, Mapping[str, Any]]]
 K = 5
 #: Whole turns of the generator's load plan (156 requests), so that a small run has the load of a large one.
-REQUESTS, BASELINE_REQUESTS, POPULATION = 312, 156, 12_480
+REQUESTS, BASELINE_REQUESTS, POPULATION = 156, 156, 6_240
 #: Outputs of the baseline runs: short, because every token is a row.
-SHORT = 0.4
+SHORT = 0.3
 FIGURES = (
     "draft_accept_ratio", "token_accept_prob", "tau_verified", "tau_drafted", "tau_committed", "near_k_round_share",
     "rho", "rho_verify", "rho_round", "verify_inflation", "round_cost", "relative_token_time", "speedup_step",
@@ -98,9 +99,9 @@ def write(folder: Path, seeds: Sequence[int], requests: int = REQUESTS, plain: i
     return folder
 
 
-def figures_of(lake: Path, level: float = 0.95) -> dict[str, dict[str, Mapping[str, Any]]]:
+def figures_of(lake: Path, level: float = 0.95) -> ByTask:
     """Figures of the real report, by task (and `total`), then by model."""
-    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    found: ByTask = {}
     for by in (("model",), ("model", "task_type")):
         for stratum in report(lake, ReportOptions(by=by, level=level)).strata:
             task = str(stratum.key.get("task_type", "total"))
@@ -111,14 +112,22 @@ def figures_of(lake: Path, level: float = 0.95) -> dict[str, dict[str, Mapping[s
 def coverage(seeds: Sequence[int], folder: Path) -> dict[tuple[str, str], float]:
     """Share of the seeds whose 95% interval holds the value of the population, by task and figure."""
     truth = figures_of(write(folder / "population", [20_261_129], POPULATION, POPULATION // 2))
-    found = figures_of(write(folder / "seeds", seeds))
+    return shares(truth, figures_of(write(folder / "seeds", seeds)))
+
+
+def shares(truth: ByTask, found: ByTask, width: float = 1.0) -> dict[tuple[str, str], float]:
+    """Share of the models whose interval, made `width` times as wide, holds the value of the population."""
     out = {}
     for task, by_model in found.items():
         (population,) = truth[task].values()
         for name in FIGURES:
-            inside = [f[f"{name}_low"] <= population[name] <= f[f"{name}_high"] for f in by_model.values()]
-            out[task, name] = float(np.mean(inside))
+            out[task, name] = float(np.mean([_holds(f, name, population[name], width) for f in by_model.values()]))
     return out
+
+
+def _holds(figures: Mapping[str, Any], name: str, value: float, width: float) -> bool:
+    middle, low, high = (figures[f"{name}{end}"] for end in ("", "_low", "_high"))
+    return bool(middle - width * (middle - low) <= value <= middle + width * (high - middle))
 
 
 def _simulations(seeds: Sequence[int], requests: int, plain: int) -> Iterator[tuple[Simulation, str, str]]:

@@ -70,12 +70,16 @@ def _v0_rates(con: duckdb.DuckDBPyConnection) -> list[Warning]:
 def _grains(con: duckdb.DuckDBPyConnection) -> list[Warning]:
     # One record that gives rounds and their request is one count; what matters is another record of the same rounds.
     several = con.execute(
-        "with taken as (select run_id, grain, surface, drafted from grain_choice where place = counts_from"
-        " and run_id in (from chosen_runs)), others as (select g.run_id, arg_max(g.surface, coalesce(g.drafted, 0))"
-        " as surface, max(g.drafted) as drafted from grain_choice g join taken t using (run_id) where g.counts > 0"
-        " and g.place <> g.counts_from and g.surface <> t.surface group by g.run_id)"
-        " select o.run_id, any_value(t.surface), sum(t.drafted)::bigint, any_value(o.surface), any_value(o.drafted)"
-        " from others o join taken t using (run_id) group by o.run_id order by max(o.drafted) desc nulls last, o.run_id"
+        "with places as (select scope, place, surface, any_value(counts_from) as counts_from, min(run_id) as run_id,"
+        " sum(counts) as counts, sum(drafted)::bigint as drafted from grain_choice"
+        " where scope in (select scope from grain_choice where run_id in (from chosen_runs))"
+        " group by scope, place, surface), taken as (from places where place = counts_from), others as ("
+        " select p.scope, arg_max(p.surface, coalesce(p.drafted, 0)) as surface, max(p.drafted) as drafted"
+        " from places p where p.counts > 0 and p.place <> p.counts_from"
+        " and p.surface not in (select surface from taken t where t.scope = p.scope) group by p.scope)"
+        " select min(t.run_id), arg_max(t.surface, t.counts), sum(t.drafted)::bigint, any_value(o.surface),"
+        " any_value(o.drafted) from others o join taken t using (scope) group by o.scope"
+        " order by max(o.drafted) desc nulls last, o.scope"
     ).fetchall()
     found = []
     if several:
