@@ -413,6 +413,9 @@ with seen as (
   select *, coalesce(rounds, plain_steps, drafted) is not null as counted, rounds = 0 and plain_steps > 0 as is_plain,
          coalesce(rounds, plain_steps) as passes_known, coalesce(rounds, 0) + coalesce(plain_steps, 0) as passes,
          case when not coalesce(has_prefill, false) then weight end as cw,
+         -- Drafters that find nothing in many steps: without a count of those steps nobody knows all rounds.
+         plain_steps is null and coalesce(contains(lower(method), 'ngram') or contains(lower(method), 'suffix')
+           or contains(lower(method), 'lookup'), false) as skips,
          grain = 'round' and drafted > 0 and target_ms is not null and not coalesce(has_prefill, false) as fits
   from strata
 )
@@ -433,10 +436,11 @@ select stratum, engine, model, batch_bucket, context_bucket, run_id, unit,
        sum(weight * (rounds - full_accepts)) as rejections,
        sum(case when rounds > 0 then weight * emitted_drafted end) as e_of_n,
        sum(case when emitted_drafted is not null then weight * rounds end) as n_of_e,
-       sum(case when counted then weight * coalesce(emitted, accepted + rounds + coalesce(plain_steps, 0)) end)
-         as e_all,
-       sum(case when counted and coalesce(emitted, accepted + rounds) is not null then weight * passes end) as n_all,
-       sum(case when counted and emitted is not null then weight * passes end) as n_logged,
+       sum(case when counted and not skips then weight * coalesce(emitted, accepted + rounds + coalesce(plain_steps, 0))
+           end) as e_all,
+       sum(case when counted and not skips and coalesce(emitted, accepted + rounds) is not null then weight * passes
+           end) as n_all,
+       sum(case when counted and not skips and emitted is not null then weight * passes end) as n_logged,
        min(num_speculative_tokens) filter (counted) as k_min, max(num_speculative_tokens) filter (counted) as k_max,
        sum(case when drafted_timed > 0 then cw * draft_ms end) as dt,
        sum(case when drafted_timed > 0 and draft_ms is not null then cw * drafted_timed end) as dn,

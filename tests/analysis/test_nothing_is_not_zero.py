@@ -157,3 +157,14 @@ def test_a_class_that_nothing_names_is_said(tmp_path: Path) -> None:
     missing = {name: m for m in report(lake, ReportOptions(by=("temperature_bucket",))).coverage
                for name in m.figure.split(", ")}  # fmt: skip
     assert "--enable-log-requests" in missing["temperature_bucket"].switch_on
+
+
+def test_steps_without_a_draft_that_nobody_counted(tmp_path: Path) -> None:
+    """N-gram finds nothing in most steps, and interval lines do not count those: 3 tokens a round is no speed."""
+    found = report(write_lake(tmp_path / "ngram", windows=[{**WINDOW, "method": "ngram"}]), ALL)
+    assert (found.total.figures["tau_verified"], found.total.figures["tau_committed"]) == (2.2, None)
+    missing = {name: m for m in found.coverage for name in m.figure.split(", ")}
+    assert "steps without a draft" in missing["tau_committed"].because
+    known = figures(write_lake(tmp_path / "known", windows=[{**WINDOW, "method": "ngram", "plain_steps": 30}]))
+    assert known["tau_committed"] == pytest.approx(52 / 40)
+    assert figures(write_lake(tmp_path / "eagle", windows=[{**WINDOW, "method": "eagle"}]))["tau_committed"] == 2.2

@@ -40,6 +40,7 @@ _SWITCH: Mapping[str, Mapping[str, str]] = {
         "rounds": _VLLM_STATS + "; rounds follow from what 0.8.5 and later print",
         "draft_lengths": _VLLM_DETAILED,
         "emitted": _VLLM_DETAILED,
+        "plain_steps": _VLLM_DETAILED,
         "requests": _VLLM_DETAILED,
         "single_rounds": _VLLM_DETAILED,
         "draft_time": _VLLM_TIMES,
