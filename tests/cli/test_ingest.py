@@ -101,6 +101,7 @@ def test_a_second_time_says_so_and_is_no_failure(tool: Tool, log: Path) -> None:
     assert out.splitlines() == [
         "0 sources, 0 B: no rows -> lake",
         "skipped server.log: already in the lake (as server.log)",
+        "What is in the lake keeps its run, role and labels; --replace reads it again.",
     ]
 
 

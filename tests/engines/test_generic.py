@@ -53,7 +53,9 @@ def test_is_an_engine() -> None:
     ("value", "kind"),
     [
         (ROUND, "rounds"),
-        ({"accepted": 3, "emitted": 4}, "rounds"),
+        ({"accepted": 3, "emitted": 4}, None),  # anybody's summary
+        ({"accepted": 3, "emitted": 4, "ts": 1}, "rounds"),
+        ({"accepted": 3, "drafted": 4, "engine": "mine"}, "rounds"),
         ({"accepted": 3}, None),
         ({"accepted": 3, "drafted": None}, None),
         (REQUEST, "requests"),

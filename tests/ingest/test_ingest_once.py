@@ -43,6 +43,17 @@ def test_a_second_ingest_changes_nothing(logs: Path, lake: Path) -> None:
     assert first.rows["windows"] == 5
 
 
+def test_replace_reads_again_with_other_options(logs: Path, lake: Path) -> None:
+    run(lake, logs)
+    counts = {name: len(table(lake, name)) for name in ("windows", "requests", "rounds", "sources")}
+    again = run(lake, logs, run="off", role="baseline", replace=True)
+    assert (again.sources, again.skipped) == (2, 0)
+    assert {name: len(table(lake, name)) for name in counts} == counts
+    assert set(table(lake, "windows", "run_id")) == set(table(lake, "rounds", "run_id")) == {("off",)}
+    assert {(r["run_id"], r["role"]) for r in table(lake, "runs")} == {("off", "baseline")}
+    assert all(r["replaces"] in (None, []) for r in table(lake, "sources"))
+
+
 def test_one_content_under_many_names(logs: Path, lake: Path, tmp_path: Path) -> None:
     content = (logs / "server.log").read_bytes()
     (logs / "server.log.1").write_bytes(content)

@@ -44,6 +44,9 @@ RuleFile = Annotated[
 ]
 Sets = Annotated[list[str], typer.Option("--set", metavar="COL=VALUE", help="Set a column, or a label of a new name.")]
 Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Worker processes. Default: one a core.")]
+Replace = Annotated[
+    bool, typer.Option("--replace", help="Read again what is in the lake already, e.g. with another --role.")
+]
 Strict = Annotated[bool, typer.Option("--strict", help="Leave with 1 when any record was refused.")]
 DEFAULT_RULES = Path("tracelens.toml")
 
@@ -61,6 +64,7 @@ def ingest(
     sets: Sets = [],  # noqa: B006 - the option parser copies it
     jobs: Jobs = None,
     strict: Strict = False,
+    replace: Replace = False,
     as_json: opt.Json = False,
 ) -> None:
     """Normalise logs into the lake.
@@ -87,6 +91,7 @@ def ingest(
         sets=_pairs(sets),
         jobs=jobs,
         strict=strict,
+        replace=replace,
     )
     with progress_bar(paths) as told:
         summary = run_ingest(paths, lake, options, told)

@@ -29,13 +29,14 @@ def missing(engines: Sequence[Engine], found: Iterable[str]) -> list[Missing]:
     """
     names = set(found)
     out: list[Missing] = []
-    for engine in engines:
-        seen = [s for s in engine.surfaces if s.name in names]
-        if not seen:
-            continue
+    present = [(e, seen) for e in engines if (seen := [s for s in e.surfaces if s.name in names])]
+    for engine, seen in present:
         for figure, synonyms in FIGURES.items():
             if not _give(seen, synonyms):
-                out.append(_advice(engine, figure, synonyms))
+                gap = _advice(engine, figure, synonyms)
+                # Several engines: the same figure may be there for one and missing for another.
+                where = f"{engine.name}: " if len(present) > 1 else ""
+                out.append(Missing(gap.figure, where + gap.because, gap.switch_on))
     return out
 
 

@@ -38,6 +38,7 @@ _LEVEL = 1  # 7% less CPU than DuckDB's default for files 5% larger
 _MEMORY = "384MB"
 # Keys under which a line may carry another one (sources/records.py): such a file is for the slow road.
 _ENVELOPES = frozenset({"log", "message", "msg", "line", "MESSAGE", "values", "streams", "textPayload", "jsonPayload"})
+_SPECIAL = re.compile(r"([*?\[])")  # in a pattern of files
 _NO_NAME = re.compile(r'[\x00-\x1f"\\]')
 
 
@@ -97,7 +98,7 @@ def shape_of(head: bytes, tz: str | None, foreign: Sequence[bytes]) -> Shape | N
     records = [v for v in map(_record, lines) if v is not None]
     kind, _ = Counter(rules.kind_of(v) for v in records).most_common(1)[0] if records else (None, 0)
     values = [v for v in records if rules.kind_of(v) == kind]
-    if kind not in FACTS or 2 * len(values) < len(lines) or any(key in head for key in foreign):
+    if kind not in FACTS or 2 * len(values) < len(lines) or any(key in line for key in foreign for line in lines):
         return None
     keys = tuple(dict.fromkeys(k for v in values for k in v))
     words = {isinstance(v.get("record"), str) for v in values}
@@ -243,8 +244,9 @@ def write(
         folder = Path(temporary)
         con = _connection(folder / "spill")
         try:
-            written, runs, days = _copied(con, rows, shape, naming.source_id, folder, one_day=_one_day(file, shape))
-            if counted and _counts_rows(con, folder):
+            one_day = _one_day(file, shape)
+            written, steps, runs, days = _copied(con, rows, shape, naming.source_id, folder, one_day=one_day)
+            if counted and steps:
                 raise Unproved("a step in two places")
             faults = _faults(con, rows, found.lines - written - (sifted.holes if sifted else 0))
         except duckdb.Error as error:
@@ -267,16 +269,21 @@ def _connection(spill: Path) -> duckdb.DuckDBPyConnection:
 
 def _copied(
     con: duckdb.DuckDBPyConnection, rows: Statement, shape: Shape, stem: str, folder: Path, *, one_day: bool
-) -> tuple[int, tuple[Mapping[str, Any], ...], list[dt.date]]:
-    """Write the rows below `folder`: how many they are, their runs and their days."""
-    files = f"'{_quoted(folder)}/**/*.parquet'"
+) -> tuple[int, int, tuple[Mapping[str, Any], ...], list[dt.date]]:
+    """Write the rows below `folder`: how many they are, how many take their share of a step from the number of its
+    rows, their runs and their days.
+    """
+    plain = _SPECIAL.sub(r"[\1]", _quoted(folder))
+    files = f"'{plain}/**/*.parquet'"
     _copy(con, rows, shape.table, stem, folder, one_day)
-    row = con.execute(f"select count(*) from read_parquet({files})").fetchone()
+    by_rows = "step_id is not null and coalesce(batch_size, 0) = 0" if shape.table == "rounds" else "false"
+    row = con.execute(f"select count(*), count(*) filter ({by_rows}) from read_parquet({files})").fetchone()
     runs, days = _runs(con, shape, files), _days(con, shape, files)
     if one_day and len(days) > 1:
         (folder / "one.parquet").unlink()
         _copy(con, rows, shape.table, stem, folder, False)
-    return (row[0] if row else 0), runs, days
+    count, by_count = row or (0, 0)
+    return count, by_count, runs, days
 
 
 def _copy(con: duckdb.DuckDBPyConnection, rows: Statement, kind: str, stem: str, folder: Path, one_day: bool) -> None:
@@ -316,15 +323,6 @@ def _one_day(file: SourceFile, shape: Shape) -> bool:
         text = record.get(DAY_OF[shape.table], record.get("ts"))
         days.append(text[:10] if isinstance(text, str) else None)
     return days[0] is not None and days[0] == days[1]
-
-
-def _counts_rows(con: duckdb.DuckDBPyConnection, folder: Path) -> bool:
-    """Whether some row takes its share of a step from the number of the step's rows."""
-    found = con.execute(
-        f"select count(*) from read_parquet('{_quoted(folder)}/**/*.parquet') "
-        "where step_id is not null and coalesce(batch_size, 0) = 0"
-    ).fetchone()
-    return found is not None and found[0] > 0
 
 
 def _runs(con: duckdb.DuckDBPyConnection, shape: Shape, files: str) -> tuple[Mapping[str, Any], ...]:

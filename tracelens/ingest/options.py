@@ -23,6 +23,7 @@ class IngestOptions:
     sets: Mapping[str, str] = field(default_factory=dict)
     jobs: int | None = None
     strict: bool = False
+    replace: bool = False
 
 
 @dataclass(slots=True)

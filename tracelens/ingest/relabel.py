@@ -42,14 +42,15 @@ def relabel(root: Path, rows: pl.DataFrame | None, rules: Sequence[Rule]) -> Rel
         rules: in order; the first that fits gives the task type.
 
     Raises:
-        InputError: there is no lake.
+        InputError: there is no lake; a rule's pattern that only ingest understands.
     """
     if not is_lake(root):
         raise InputError(f"no lake at {root}: run `tracelens ingest PATH… --lake {root}` first")
     store = Store(root)
     columns = [c for c in LABEL_COLUMNS if rows is not None and c in rows.columns]
     con = connect(root, lock=False)
-    con.execute("set memory_limit = '512MB'")
+    con.execute("set memory_limit = '512MB'; set temp_directory = ''")
+    _check(con, rules)
     if rows is not None:
         con.register("given", _arrow(rows, columns))
         con.execute("create temp table label as select * from given")
@@ -75,6 +76,32 @@ def relabel(root: Path, rows: pl.DataFrame | None, rules: Sequence[Rule]) -> Rel
     return Relabelled(changed, files, 0 if rows is None else rows.height, _unmatched(con, rows))
 
 
+def _check(con: duckdb.DuckDBPyConnection, rules: Sequence[Rule]) -> None:
+    """Refuse patterns that DuckDB does not know before anything is written: it has RE2, ingest has Rust's regex."""
+    import duckdb
+
+    for rule in rules:
+        for pattern in (rule.request_id, rule.model):
+            try:
+                con.execute("select regexp_matches('', $1)", [pattern or ""])
+            except duckdb.Error as error:
+                raise InputError(
+                    f"the rule for {rule.type!r} has a pattern that works at ingest only: {str(error).splitlines()[0]}"
+                ) from error
+
+
+def _fitting(column: str) -> pl.Expr:
+    """A label as a value of its column; null where it is none: as at ingest, it must not break an identity."""
+    import polars as pl
+
+    kind = table("requests").polars_schema()[column]
+    value = pl.col(column).cast(kind, strict=False)
+    if not kind.is_numeric():
+        return value
+    high = {"top_p": 1.0, "temperature": 1e6}.get(column, float(2**31))
+    return pl.when(value.is_between(0, high)).then(value)
+
+
 def _arrow(rows: pl.DataFrame, columns: Sequence[str]) -> pa.Table:
     """The labels with canonical columns as they are and all others as one map."""
     import polars as pl
@@ -85,7 +112,7 @@ def _arrow(rows: pl.DataFrame, columns: Sequence[str]) -> pa.Table:
     kind = pl.List(pl.Struct({"key": pl.String, "value": pl.String}))
     listed = pl.concat_list(pairs).list.drop_nulls() if pairs else pl.lit([], kind)
     listed = listed.list.filter(pl.element().struct.field("value").is_not_null()) if pairs else listed
-    frame = rows.select("_key", *columns, _extra=listed)
+    frame = rows.select("_key", *(_fitting(c).alias(c) for c in columns), _extra=listed)
     arrow = frame.drop("_extra").to_arrow()
     kind_of_map = pa.map_(pa.string(), pa.string())
     return arrow.append_column("_extra", map_array(frame["_extra"].rechunk().to_arrow(), kind_of_map))
@@ -95,9 +122,8 @@ def _select(
     name: str, path: Path, rows: pl.DataFrame | None, columns: Sequence[str], rules: Sequence[Rule]
 ) -> tuple[str, dict[str, Any]]:
     """A file's rows with labels, and `_changed`."""
-    types = table(name).duckdb_types()
     values: dict[str, Any] = {"path": str(path)}
-    new = {c: f"coalesce(try_cast(l.{c} as {types[c]}), t.{c})" for c in columns} if rows is not None else {}
+    new = {c: f"coalesce(l.{c}, t.{c})" for c in columns} if rows is not None else {}
     task = new.get("task_type", "t.task_type")
     cases = [_case(i, rule, values) for i, rule in enumerate(rules)]
     if cases:

@@ -68,13 +68,13 @@ def ingest(paths: Sequence[str], lake: Path, options: IngestOptions, progress: P
             adopt = _adoptable(lake)
             for batch in _batches(wave):
                 with store.transaction() as txn:
-                    names = {e.sha256: e.name for e in known.entries}
+                    names = {} if options.replace else {e.sha256: e.name for e in known.entries}
                     jobs = [
                         Job(f, options, columns, sizes, names, adopt.get(f.folder_key[:8], {}), txn.folder)
                         for f in batch
-                        if not _same_as_before(f, known, tally)
+                        if options.replace or not _same_as_before(f, known, tally)
                     ]
-                    _commit(txn, list(zip(jobs, run(jobs, progress), strict=True)), tally)
+                    _commit(txn, list(zip(jobs, run(jobs, progress), strict=True)), tally, options.replace)
                 known = ledger.read(lake)
     return tally.summary(time.monotonic() - begun)
 
@@ -221,11 +221,11 @@ def _stage_in_worker(job: Job) -> Staged:
     return stage(job, _worker_tools[0].engines, _worker_tools[0].labels)
 
 
-def _commit(txn: Transaction, done: Sequence[tuple[Job, Staged]], tally: _Tally) -> None:
+def _commit(txn: Transaction, done: Sequence[tuple[Job, Staged]], tally: _Tally, replace: bool) -> None:
     """Look at the ledger as it is now, drop what is there already, replace what has grown, and commit."""
     with txn.locked():
         known = ledger.read(txn.store.root)
-        by_sha = {e.sha256: e.name for e in known.entries}
+        by_sha = {} if replace else {e.sha256: e.name for e in known.entries}
         rows: dict[str, dict[str, Any]] = {}
         replaced: dict[str, ledger.Entry] = {}
         for job, one in done:
@@ -240,9 +240,12 @@ def _commit(txn: Transaction, done: Sequence[tuple[Job, Staged]], tally: _Tally)
                 continue
             by_sha[entry["sha256"]] = one.name
             rows[entry["sha256"]] = {**entry, "_file": job.file}
-            for old in known.grown_from(entry["_prefixes"]):
-                rows[entry["sha256"]]["replaces"].append(old.source_id)
+            # With `replace` an earlier reading of the same content is replaced like an earlier version of it.
+            same = [e for e in known.entries if e.sha256 == entry["sha256"]]
+            for old in {*known.grown_from(entry["_prefixes"]), *same}:
                 replaced[old.source_id] = old
+                if old not in same:
+                    rows[entry["sha256"]]["replaces"].append(old.source_id)
             tally.take(one)
         _drop_beginnings(txn, rows, tally)
         delete: list[str] = []

@@ -60,6 +60,8 @@ def write_text(summary: Summary, gaps: Sequence[Missing], lake: Path, out: TextI
         out.write(f"skipped {visible(name)}: {visible(note)}\n")
     if len(summary.notes) > 10:
         out.write(f"skipped {len(summary.notes) - 10} more\n")
+    if any("already in the lake" in note for _, note in summary.notes):
+        out.write("What is in the lake keeps its run, role and labels; --replace reads it again.\n")
     _gaps(gaps, out)
     if summary.surfaces:
         place = "" if lake == Path("lake") else f" --lake {visible(shlex.quote(str(lake)))}"

@@ -73,7 +73,17 @@ class GenericEngine:
             "generic.round",
             "canonical JSON lines, one object a request and speculation round",
             "any engine",
-            ("draft_accept_ratio", "token_accept_prob", "hazard", "rollback_len", "rho", "rho_verify", "replay"),
+            (
+                "draft_accept_ratio",
+                "token_accept_prob",
+                "hazard",
+                "rollback_len",
+                "near_k_request_share",
+                "tau_committed",
+                "rho",
+                "rho_verify",
+                "temperature",
+            ),  # fmt: skip
             'print {"record":"round","request_id":…,"drafted":…,"accepted":…,"draft_ms":…,"target_ms":…} a round',
         ),
         Surface(
@@ -87,7 +97,15 @@ class GenericEngine:
             "generic.request",
             "canonical JSON lines, one object a finished request",
             "any engine",
-            ("draft_accept_ratio", "hazard", "rollback_len", "tpot", "ttft"),
+            (
+                "draft_accept_ratio",
+                "hazard",
+                "rollback_len",
+                "near_k_request_share",
+                "tau_committed",
+                "tpot",
+                "temperature",
+            ),
             'print {"record":"request","request_id":…,"output_tokens":…,"decode_ms":…,"accepted_hist":[…]} a request',
         ),
         Surface(

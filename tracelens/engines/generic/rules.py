@@ -69,13 +69,17 @@ _COUNTS |= {"generated_tokens", "prompt_tokens"} | _spelled("windows", "draft_us
 RUN_ONLY = frozenset({"engine_version", "engine_flavour", "engine_era", "tensor_parallel", "data_parallel"})
 RUN_ONLY |= {"max_num_seqs"} | {k for k, (column, _) in stamp_columns("runs").items() if column in k}
 
+_WHOSE = frozenset({"request_id", "engine", "run_id", "replica", "process", "task_type", "batch_size", "timing_basis"})
+_WHOSE |= {k for k, (column, _) in stamp_columns("rounds").items() if column in k}
+
 # In order, the first that fits: the kind, and sets of keys of each of which the record has at least one (not null).
 KIND_RULES: Sequence[tuple[str, tuple[frozenset[str], ...]]] = (
     ("request", (REQUEST_ONLY,)),
     ("round", (frozenset({"accepted"}), frozenset({"round_index", "step_id"}))),
     ("request", (frozenset({"request_id"}), INTERVAL)),
     ("window", (INTERVAL, _COUNTS)),
-    ("round", (frozenset({"accepted"}), frozenset({"drafted", "emitted"}))),
+    # Two counts alone are anybody's summary: a round says whose or when it was, too.
+    ("round", (frozenset({"accepted"}), frozenset({"drafted", "emitted"}), _WHOSE)),
     ("run", (RUN_ONLY, frozenset({"run_id", "engine", "model", "method"}))),
 )
 

@@ -71,6 +71,7 @@ SURFACES = (
             "tau_committed",
             "tpot_ms",
             "speedup_tpot",
+            "temperature",
         ),
         "--enable-per-request-metrics (0.25+) and --per-request-spec-decode-metrics detailed (0.29+), and log the "
         "responses at the gateway",
