@@ -142,6 +142,14 @@ def test_copies_staged_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (again.sources, again.skipped) == (0, 1)
 
 
+def test_a_carriage_return_inside_a_line(log: Path) -> None:
+    good = json.dumps(ROUND)
+    log.write_bytes((f"{good}\r\n" * 80 + good.replace(", ", ",\r", 1) + f"\r\n{good}\r\r\n{good}\r").encode())
+    quick, _ = agree(log, log.parent)
+    assert quick.road == SIFTED
+    assert len(quick.rows("rounds")) == 82
+
+
 def test_nothing_to_sift(log: Path) -> None:
     log.write_text(lines(*[ROUND] * 80, ROUND | {"temperature": None}))
     quick, _ = agree(log, log.parent)

@@ -188,12 +188,14 @@ def scan(file: SourceFile, shape: Shape, checkpoints: Sequence[int]) -> Scan:
     import msgspec
     import numpy as np
 
+    from tracelens.ingest.sift import stray_return
+
     lines = decoder(shape, closed=True)
     quotes = count = 0
     with BlockStream(file, checkpoints=checkpoints) as stream:
         for block in stream:
             # An escape may hide a quote, or be text that DuckDB does not take (a lone surrogate).
-            if b"\\" in block.data:
+            if b"\\" in block.data or stray_return(block.data):
                 raise Unproved("an escape")
             try:
                 count += len(lines.decode_lines(block.data))
