@@ -219,6 +219,7 @@ def write(
     sifted: Sifted | None = None,
     *,
     counted: bool = False,
+    filled: Sequence[str] = (),
 ) -> Written:
     """Write the rows of a file below `staging`.
 
@@ -231,6 +232,7 @@ def write(
         staging: folder of the transaction.
         sifted: what `sift` made of a file that is not clean.
         counted: there are rows of steps elsewhere, so that no share of a step may come from its rows here alone.
+        filled: columns that every row must have; the lines were not decoded by a strict type (hunt.py).
 
     Raises:
         Unproved: something in the file is not clean; nothing is left below `staging`.
@@ -240,7 +242,7 @@ def write(
     import duckdb
 
     path, compression = (str(file.path), found.compression) if sifted is None else (str(sifted.path), "none")
-    rows = statement(path, compression, shape, constants, naming, sifted=sifted is not None)
+    rows = statement(path, compression, shape, constants, naming, sifted=sifted is not None, guarded=bool(filled))
     # A folder of its own: other processes stage in the same transaction, perhaps a copy of the same file.
     with tempfile.TemporaryDirectory(prefix="fast-", dir=staging) as temporary:
         folder = Path(temporary)
@@ -250,6 +252,8 @@ def write(
             written, steps, runs, days = _copied(con, rows, shape, naming.source_id, folder, one_day=one_day)
             if counted and steps:
                 raise Unproved("a step in two places")
+            if filled and (written != found.lines or not _filled(con, folder, filled, written)):
+                raise Unproved("a key that is missing")
             faults = _faults(con, rows, found.lines - written - (sifted.holes if sifted else 0))
         except duckdb.Error as error:
             raise Unproved(type(error).__name__) from None
@@ -286,6 +290,14 @@ def _copied(
         _copy(con, rows, shape.table, stem, folder, False)
     count, by_count = row or (0, 0)
     return count, by_count, runs, days
+
+
+def _filled(con: duckdb.DuckDBPyConnection, folder: Path, columns: Sequence[str], rows: int) -> bool:
+    """Whether no row lacks one of the columns."""
+    counts = ", ".join(f"count({c})" for c in dict.fromkeys(columns))
+    plain = _SPECIAL.sub(r"[\1]", _quoted(folder))
+    row = con.execute(f"select {counts} from read_parquet('{plain}/**/*.parquet')").fetchone()
+    return row is not None and all(n == rows for n in row)
 
 
 def _copy(con: duckdb.DuckDBPyConnection, rows: Statement, kind: str, stem: str, folder: Path, one_day: bool) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens import __version__
 from tracelens.engines.base import Context, Engine, Parsed, Reject, Tables
-from tracelens.ingest import fast
+from tracelens.ingest import fast, hunt
 from tracelens.ingest.labels import Labels
 from tracelens.ingest.options import IngestOptions, Staged
 from tracelens.ingest.read import Reading, read, read_lines
@@ -115,11 +115,22 @@ def _clean(job: Job, shape: fast.Shape, out: Staged) -> Staged:
     """All lines by the fast road."""
     if not shape.uniform:
         raise fast.Unproved("lines of several forms")
-    found = fast.scan(job.file, shape, job.checkpoints)
-    if _is_known(job, found.sha256, out):
-        return out
-    naming = _naming(job, found.sha256)
-    written = fast.write(job.file, shape, found, job.columns, naming, job.staging)
+    filled: Sequence[str] = hunt.filled(shape) if hunt.applies(shape) else ()
+    try:
+        if not filled:
+            raise fast.Unproved("keys of its own")
+        found = hunt.scan(job.file, shape, job.checkpoints)
+        if _is_known(job, found.sha256, out):
+            return out
+        naming = _naming(job, found.sha256)
+        written = fast.write(job.file, shape, found, job.columns, naming, job.staging, filled=filled)
+    except fast.Unproved as why:
+        log.debug("%s: decoded line by line (%s)", job.file.name, why)
+        found = fast.scan(job.file, shape, job.checkpoints)
+        if _is_known(job, found.sha256, out):
+            return out
+        naming = _naming(job, found.sha256)
+        written = fast.write(job.file, shape, found, job.columns, naming, job.staging)
     runs = run_rows_of(written.runs, naming, job.columns)
     write_table("runs", runs, place_in(job.staging), naming.source_id)
     rows = {written.table: written.rows, "runs": runs.height}

@@ -158,14 +158,14 @@ IDENTITIES: Mapping[str, Sequence[tuple[str, str]]] = {name: _identities(name) f
 DERIVED: Mapping[str, Mapping[str, str]] = {
     "rounds": {
         # The batch says it exactly, also where only some of its requests are logged; else the rows of the step do.
-        "step_share": "case when step_share is null and batch_size > 0 then 1.0 / batch_size "
+        "step_share": "case when step_share is null and batch_size > 0 then 1e0 / batch_size "
         "when step_share is null and step_id is not null then "
-        "1.0 / count(*) over (partition by engine, run_id, replica, step_id) else step_share end",
+        "1e0 / count(*) over (partition by engine, run_id, replica, step_id) else step_share end",
     },
     "requests": {
         "tpot_basis": "case when decode_us is not null and output_tokens > 1 then 'derived' "
         "when tpot_us is not null then 'logged' end",
-        "tpot_us": "case when decode_us is not null and output_tokens > 1 then decode_us * 1.0 / (output_tokens - 1) "
+        "tpot_us": "case when decode_us is not null and output_tokens > 1 then decode_us * 1e0 / (output_tokens - 1) "
         "else tpot_us end",
     },
 }
