@@ -59,6 +59,13 @@ def test_labels_match_ids_on_every_surface(tmp_path: Path, lake: Path, name: str
     assert table(lake, "rejects") == []  # a label that is no temperature takes no row away
 
 
+def test_a_label_of_the_file_stands_before_one_for_all(tmp_path: Path, lake: Path) -> None:
+    (tmp_path / "r.jsonl").write_text(jsonl(response("chatcmpl-sum.1"), response("chatcmpl-new.9")))
+    run(lake, tmp_path / "r.jsonl", labels=written(tmp_path / "l.csv"), sets={"tenant": "everybody"})
+    found = {r["request_id"]: r["labels"] for r in table(lake, "requests")}  # as pairs: a map has each key once
+    assert found == {"chatcmpl-sum.1": [("tenant", "a")], "chatcmpl-new.9": [("tenant", "everybody")]}
+
+
 @pytest.mark.parametrize(
     ("request_id", "key"),
     [

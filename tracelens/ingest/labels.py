@@ -46,17 +46,19 @@ class Labels:
         frame = frame.with_columns(
             pl.lit(None, types[c]).alias(c) for c in (*LABEL_COLUMNS, "labels") if c not in frame.columns
         )
-        extra = [pl.struct(key=pl.lit(k), value=pl.lit(v)) for k, v in self.constants.items()]
+        values: dict[str, pl.Expr] = {k: pl.lit(v) for k, v in self.constants.items()}
         if self.rows is not None and "request_id" in frame.columns:
-            frame, more = self._from_file(frame, types)
-            extra += more
+            frame, given = self._from_file(frame, types)
+            # A map has a key once: what the file says of a request stands before what --set says of all.
+            values |= {k: pl.coalesce(v, values[k]) if k in values else v for k, v in given.items()}
+        extra = [pl.struct(key=pl.lit(k), value=v) for k, v in values.items()]
         if extra:
             pairs = pl.concat_list(extra).list.filter(pl.element().struct.field("value").is_not_null())
             frame = frame.with_columns(labels=pl.concat_list(pl.col("labels").fill_null([]), pairs))
             frame = frame.drop([c for c in frame.columns if c.startswith("_label_")])
         return self._from_rules(frame)
 
-    def _from_file(self, frame: pl.DataFrame, types: Mapping[str, pl.DataType]) -> tuple[pl.DataFrame, list[pl.Expr]]:
+    def _from_file(self, frame: pl.DataFrame, types: Mapping[str, pl.DataType]) -> tuple[pl.DataFrame, dict[str, pl.Expr]]:
         import polars as pl
 
         assert self.rows is not None
@@ -70,7 +72,7 @@ class Labels:
             *(pl.coalesce(_fitting(f"_label_{c}", c, types[c]), c).alias(c) for c in given)
         ).drop("_key")
         others = [c for c in self.rows.columns if c != "_key" and c not in LABEL_COLUMNS]
-        return joined, [pl.struct(key=pl.lit(c), value=pl.col(f"_label_{c}").cast(pl.String)) for c in others]
+        return joined, {c: pl.col(f"_label_{c}").cast(pl.String) for c in others}
 
     def _from_rules(self, frame: pl.DataFrame) -> pl.DataFrame:
         import polars as pl
