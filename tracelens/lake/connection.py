@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,9 +33,11 @@ def connect(lake: Path, *, lock: bool = True) -> duckdb.DuckDBPyConnection:
         )
     con = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
     con.execute("set timezone = 'UTC'")
-    con.execute("set variable lake = $lake", {"lake": str(lake)})
+    # The views look for files by a pattern: what is special in one stands for itself here.
+    pattern = re.sub(r"([*?\[])", r"[\1]", str(lake))
+    con.execute("set variable lake = $lake", {"lake": pattern})
     if lock:
-        con.execute("set allowed_directories = $1", [[str(lake)]])
+        con.execute("set allowed_directories = $1", [[str(lake), pattern]])
         con.execute("set enable_external_access = false")
     con.execute((room("queries") / "views.sql").read_text(encoding="utf-8"))
     return con
