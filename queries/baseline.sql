@@ -1,5 +1,5 @@
 -- Question: what would one plain decode step of the target take here, and one token without speculation?
--- Inputs: views facts, unit_sums. Variables: baseline_ms (a value the user names), baseline_run (a run).
+-- Inputs: views baseline_facts, unit_sums. Variables: baseline_ms (a value the user names), baseline_run (a run).
 -- Output, one row a stratum and one for all (stratum IS NULL):
 --   baseline_ms             t_AR, ms: the mean over the parts (engine, model) by their timed rounds
 --   baseline_basis          value; run_step, run_tpot (a run without speculation: its mean step, or its TPOT where it
@@ -7,19 +7,25 @@
 --                           plain_steps (steps without a draft of the speculating engine: they pay its mode);
 --                           verify_pass (V itself); mixed, where parts differ
 --   baseline_matched_share  share of the rounds (those with a time, where there are any) in a part with a baseline
---   baseline_bucket_share   share of the rounds whose batch and context bucket a run without speculation has too
+--   baseline_bucket_share   share of the rounds whose batch and context bucket a run without speculation has too (of
+--                           the same class); NULL where a bucket that one side logs is not logged on the other
+--   baseline_class_share    share of the rounds compared with their own class of traffic in a run without speculation;
+--                           the others meet all classes of that run together
 --   baseline_relvar, baseline_units  relative variance of baseline_ms as a measurement; effective number of its units
 --   baseline_tpot_ms        TPOT without speculation (value, or the run's, weighted by the stratum's own mix)
---   baseline_tpot_basis, baseline_tpot_relvar, baseline_tpot_units, baseline_tpot_matched_share  the same for it
---   prices                  the plain step of every engine, model, batch and context bucket: what rho.sql compares with
+--   baseline_tpot_basis, baseline_tpot_relvar, baseline_tpot_units, baseline_tpot_matched_share,
+--   baseline_tpot_class_share  the same for it
+--   prices                  the plain step of every class, engine, model, batch and context bucket: what rho.sql
+--                           compares with
 -- Basis: by part, the first of the ladder that the lake holds; engines and models never lend to each other, but an
--- unknown model may be the same. Steps with prefill are left out. Units: runs from three on in a part, else requests.
+-- unknown model may be the same. Classes of traffic (task_type) meet their own; the total weighs them as speculation
+-- ran them. Steps with prefill are left out. Units: runs from three on in a part, else requests.
 with setting as (
   select try_cast(getvariable('baseline_ms') as double) as ms, getvariable('baseline_run')::varchar as run
 ), all_units as materialized (
   from unit_sums
 ), plain_rows as not materialized (
-  select engine, model, batch_bucket, context_bucket, run_id, unit, weight, time_rounds,
+  select engine, model, traffic, batch_bucket, context_bucket, run_id, unit, weight, time_rounds,
          case when grain = 'round' then weight * (1 / nullif(step_share, 0) - 1) end as beside,
          case when not coalesce(has_prefill, false) and coalesce(drafted, 0) = 0 then step_ms end as step,
          case when not coalesce(error, false) then weight * coalesce(decode_ms, tpot_ms * (output_tokens - 1), tpot_ms)
@@ -27,11 +33,10 @@ with setting as (
          case when not coalesce(error, false) and coalesce(decode_ms, tpot_ms) is not null
               then weight * coalesce(nullif(output_tokens - 1, 0), case when tpot_ms is not null then 1 end)
          end as tokens
-  from facts, setting
-  where case when setting.run is null then role = 'baseline' else run_id = setting.run end
+  from baseline_facts
 ), plain_units as materialized (
   -- mates, mates_t, mates_tt: what requests of one step share; sums of (rows in the step - 1) times 1, t and t^2.
-  select engine, model, batch_bucket, context_bucket, run_id, unit,
+  select engine, model, traffic, batch_bucket, context_bucket, run_id, unit,
          sum(weight * step) as step, sum(case when step is not null then weight * time_rounds end) as steps,
          sum(decode) as decode, sum(tokens) as tokens, sum(case when step is not null then beside end) as mates,
          sum(beside * step) as mates_t, sum(beside * step * step) as mates_tt
@@ -43,17 +48,22 @@ with setting as (
                            else p.engine end as engine)
   from plain_units p, setting s
 ), cells as materialized (
+  -- Without a class (traffic IS NULL) a cell holds all classes.
   select row_number() over () as cell, *
-  from (select engine, model, batch_bucket, context_bucket, grouping(model) as any_model,
+  from (select engine, model, traffic, batch_bucket, context_bucket, grouping(model) as any_model,
                grouping(batch_bucket) as any_batch, grouping(context_bucket) as any_context,
                sum(step) / nullif(sum(steps), 0) as step_ms, sum(steps) as steps,
                sum(decode) / nullif(sum(tokens), 0) as tpot_ms, sum(tokens) as tokens, sum(mates) as mates,
                sum(mates_t) as mates_t, sum(mates_tt) as mates_tt
         from plain
-        group by grouping sets ((engine, model, batch_bucket, context_bucket), (engine, model, batch_bucket),
+        group by grouping sets ((engine, traffic, model, batch_bucket, context_bucket),
+                                (engine, traffic, model, batch_bucket), (engine, traffic, model, context_bucket),
+                                (engine, traffic, model), (engine, traffic),
+                                (engine, model, batch_bucket, context_bucket), (engine, model, batch_bucket),
                                 (engine, model, context_bucket), (engine, model), (engine)))
 ), known as (
-  select engine, count(model) > 0 as model, count(batch_bucket) > 0 as batch, count(context_bucket) > 0 as context
+  select engine, count(model) > 0 as model, count(batch_bucket) filter (step is not null) > 0 as batch,
+         count(context_bucket) filter (step is not null) > 0 as context
   from plain
   group by engine
 ), only_models as (
@@ -62,58 +72,81 @@ with setting as (
 ), spec as materialized (
   select u.*, coalesce(u.model, o.model) as part from all_units u left join only_models o on o.engine = u.engine
 ), mix as (
-  select stratum, grouping(stratum) as is_total, engine, model, part, batch_bucket, context_bucket,
+  select stratum, grouping(stratum) as is_total, traffic, engine, model, part, batch_bucket, context_bucket,
          sum(all_rounds) as all_rounds, sum(w) as timed_rounds, sum(tokens) as tokens
   from spec
-  group by grouping sets ((stratum, engine, model, part, batch_bucket, context_bucket),
-                          (engine, model, part, batch_bucket, context_bucket))
+  group by grouping sets ((stratum, traffic, engine, model, part, batch_bucket, context_bucket),
+                          (traffic, engine, model, part, batch_bucket, context_bucket))
 ), sizes as (
   select stratum, is_total, sum(all_rounds) as all_rounds, sum(timed_rounds) as timed_rounds, sum(tokens) as tokens
   from mix
   group by stratum, is_total
+), classed as materialized (
+  -- A class that the baseline has is compared with it alone; any other with the whole: step_traffic, tpot_traffic NULL.
+  select m.*, k.engine as base_engine, k.batch as knows_batch, k.context as knows_context,
+         m.part is null or not k.model as is_last,
+         case when c.step_ms is not null then m.traffic end as step_traffic,
+         case when c.tpot_ms is not null then m.traffic end as tpot_traffic
+  from mix m
+  left join known k on k.engine in (m.engine, '*')
+  left join cells c
+    on c.engine = k.engine and c.traffic = m.traffic and c.any_batch + c.any_context = 2
+       and c.any_model = (m.part is null or not k.model)::integer and (c.any_model = 1 or c.model = m.part)
 ), matched as materialized (
-  -- From all keys to fewer; a bucket that neither side logs is no key.
-  select m.stratum, m.is_total, m.engine, m.model, m.part, m.batch_bucket, m.context_bucket,
+  -- From all keys to fewer; a bucket that only one side logs is no key.
+  select m.stratum, m.is_total, m.traffic, m.engine, m.model, m.part, m.batch_bucket, m.context_bucket, step_traffic,
+         tpot_traffic,
          -- Costs are compared with the baseline of the rounds that were timed; without times, of all.
          coalesce(case when s.timed_rounds > 0 then m.timed_rounds when s.all_rounds > 0 then m.all_rounds else 1
                   end, 0) as rounds,
          coalesce(case when s.tokens > 0 then m.tokens else 1 end, 0) as tokens,
          case when full_key.step_ms is not null then true
-              when m.context_bucket is null and not known.context and batch.step_ms is not null then true
-              else coalesce(m.context_bucket, m.batch_bucket) is null and not known.context and not known.batch
-                   and model.step_ms is not null end as is_full,
-         case when m.part is null or not known.model then anything.cell end as last_cell,
+              when m.context_bucket is not null and knows_context then false
+              when m.batch_bucket is not null and knows_batch then batch.step_ms is not null
+              when m.batch_bucket is null and not knows_batch then true end as is_full,
+         case when is_last then step_any.cell end as last_step_cell,
+         case when is_last then tpot_any.cell end as last_tpot_cell,
          coalesce(case when full_key.step_ms is not null then full_key.cell end,
                   case when batch.step_ms is not null then batch.cell end,
-                  case when model.step_ms is not null then model.cell end, last_cell) as step_cell,
+                  case when step_model.step_ms is not null then step_model.cell end, last_step_cell) as step_cell,
          coalesce(case when context.tpot_ms is not null then context.cell end,
-                  case when model.tpot_ms is not null then model.cell end, last_cell) as tpot_cell,
-         last_cell is not null as is_last,
-         coalesce(full_key.step_ms, batch.step_ms, model.step_ms, case when is_last then anything.step_ms end)
+                  case when tpot_model.tpot_ms is not null then tpot_model.cell end, last_tpot_cell) as tpot_cell,
+         coalesce(full_key.step_ms, batch.step_ms, step_model.step_ms, case when is_last then step_any.step_ms end)
            as step_ms,
-         coalesce(context.tpot_ms, model.tpot_ms, case when is_last then anything.tpot_ms end) as tpot_ms
-  from mix m
+         coalesce(context.tpot_ms, tpot_model.tpot_ms, case when is_last then tpot_any.tpot_ms end) as tpot_ms
+  from classed m
   join sizes s on s.stratum is not distinct from m.stratum and s.is_total = m.is_total
-  left join known on known.engine in (m.engine, '*')
   left join cells full_key
-    on full_key.any_model + full_key.any_batch + full_key.any_context = 0 and full_key.engine = known.engine
-       and full_key.model = m.part and full_key.batch_bucket = m.batch_bucket
-       and full_key.context_bucket = m.context_bucket
+    on full_key.any_model + full_key.any_batch + full_key.any_context = 0 and full_key.engine = m.base_engine
+       and full_key.model = m.part and full_key.traffic is not distinct from m.step_traffic
+       and full_key.batch_bucket = m.batch_bucket and full_key.context_bucket = m.context_bucket
   left join cells batch
-    on batch.any_model + batch.any_batch = 0 and batch.any_context = 1 and batch.engine = known.engine
-       and batch.model = m.part and batch.batch_bucket = m.batch_bucket
+    on batch.any_model + batch.any_batch = 0 and batch.any_context = 1 and batch.engine = m.base_engine
+       and batch.model = m.part and batch.traffic is not distinct from m.step_traffic
+       and batch.batch_bucket = m.batch_bucket
   left join cells context
-    on context.any_model + context.any_context = 0 and context.any_batch = 1 and context.engine = known.engine
-       and context.model = m.part and context.context_bucket = m.context_bucket
-  left join cells model
-    on model.any_model = 0 and model.any_batch = 1 and model.any_context = 1 and model.engine = known.engine
-       and model.model = m.part
-  left join cells anything on anything.any_model = 1 and anything.engine = known.engine
+    on context.any_model + context.any_context = 0 and context.any_batch = 1 and context.engine = m.base_engine
+       and context.model = m.part and context.traffic is not distinct from m.tpot_traffic
+       and context.context_bucket = m.context_bucket
+  left join cells step_model
+    on step_model.any_model = 0 and step_model.any_batch + step_model.any_context = 2
+       and step_model.engine = m.base_engine and step_model.model = m.part
+       and step_model.traffic is not distinct from m.step_traffic
+  left join cells tpot_model
+    on tpot_model.any_model = 0 and tpot_model.any_batch + tpot_model.any_context = 2
+       and tpot_model.engine = m.base_engine and tpot_model.model = m.part
+       and tpot_model.traffic is not distinct from m.tpot_traffic
+  left join cells step_any
+    on step_any.any_model = 1 and step_any.engine = m.base_engine
+       and step_any.traffic is not distinct from m.step_traffic
+  left join cells tpot_any
+    on tpot_any.any_model = 1 and tpot_any.engine = m.base_engine
+       and tpot_any.traffic is not distinct from m.tpot_traffic
 ), parts as (
-  select stratum, is_total, engine, part, sum(rounds * step_ms) as step_known,
+  select stratum, is_total, engine, part, traffic, sum(rounds * step_ms) as step_known,
          sum(rounds * tpot_ms) / nullif(sum(rounds) filter (tpot_ms is not null), 0) as tpot_as_step_ms
   from matched
-  group by stratum, is_total, engine, part
+  group by stratum, is_total, engine, part, traffic
 ), own as (
   -- What the speculating engine itself offers when nothing ran without speculation.
   select stratum, grouping(stratum) as is_total, engine, part,
@@ -124,7 +157,7 @@ with setting as (
   from spec
   group by grouping sets ((stratum, engine, part), (engine, part))
 ), ladder as materialized (
-  select p.stratum, p.is_total, p.engine, p.part, s.ms, p.tpot_as_step_ms,
+  select p.stratum, p.is_total, p.engine, p.part, p.traffic, s.ms, p.tpot_as_step_ms,
          -- The slope must be told by the data: draft lengths that really differ, and a cost that grows with them.
          case when o.length_spread >= 0.25 and o.verify_n >= 100 and o.verify_slope >= 0 and o.verify_at_none > 0
               then o.verify_at_none end as extrapolated_ms,
@@ -149,7 +182,7 @@ with setting as (
   from matched m
   join ladder l
     on l.stratum is not distinct from m.stratum and l.is_total = m.is_total and l.engine = m.engine
-       and l.part is not distinct from m.part
+       and l.part is not distinct from m.part and l.traffic = m.traffic
 ), used as (
   -- Weight of every baseline cell in a stratum: for its step (or the TPOT that stands in for it), and for its TPOT.
   select stratum, is_total, 'step' as what, step_cell as cell, sum(rounds) as share
@@ -168,6 +201,7 @@ with setting as (
   from cells c
   join plain p
     on p.engine = c.engine and (c.any_model = 1 or p.model is not distinct from c.model)
+       and (c.traffic is null or p.traffic = c.traffic)
        and (c.any_batch = 1 or p.batch_bucket is not distinct from c.batch_bucket)
        and (c.any_context = 1 or p.context_bucket is not distinct from c.context_bucket)
   join run_counts r on r.engine = p.engine and r.model is not distinct from p.model
@@ -217,18 +251,24 @@ with setting as (
   select stratum, is_total, sum(rounds * price) / nullif(sum(rounds) filter (price is not null), 0) as baseline_ms,
          case when count(distinct basis) > 1 then 'mixed' else min(basis) end as basis,
          coalesce(sum(rounds) filter (price is not null), 0) / nullif(sum(rounds), 0) as matched_share,
-         coalesce(sum(rounds) filter (is_full), 0) / nullif(sum(rounds), 0) as bucket_share,
+         coalesce(sum(rounds) filter (is_full), 0) / nullif(sum(rounds) filter (is_full is not null), 0)
+           as bucket_share,
+         coalesce(sum(rounds) filter (if(basis = 'run_tpot', tpot_traffic, step_traffic) is not null), 0)
+           / nullif(sum(rounds) filter (basis in ('run_step', 'run_tpot')), 0) as class_share,
+         coalesce(sum(tokens) filter (tpot_traffic is not null), 0)
+           / nullif(sum(tokens) filter (tpot_ms is not null), 0) as tpot_class_share,
          bool_or(is_plain_own) as is_plain_own, max(tpot_ms) is not null as has_tpot,
          sum(tokens * tpot_ms) / nullif(sum(tokens) filter (tpot_ms is not null), 0) as tpot_ms,
          sum(tokens) filter (tpot_ms is not null) / nullif(sum(tokens), 0) as tpot_share,
-         list({'engine': engine, 'model': model, 'batch_bucket': batch_bucket, 'context_bucket': context_bucket,
-               'price': price, 'tpot': tpot_ms, 'basis': basis}) as prices
+         list({'traffic': traffic, 'engine': engine, 'model': model, 'batch_bucket': batch_bucket,
+               'context_bucket': context_bucket, 'price': price, 'tpot': tpot_ms, 'basis': basis}) as prices
   from priced
   group by stratum, is_total
 )
 select case when c.is_total = 0 then c.stratum end as stratum, baseline_ms, basis as baseline_basis,
        case when basis is not null then matched_share end as baseline_matched_share,
        case when basis in ('run_step', 'mixed') then bucket_share end as baseline_bucket_share,
+       class_share as baseline_class_share,
        case basis when 'run_step' then s.relvar when 'mixed' then s.relvar when 'run_tpot' then a.relvar
                   when 'plain_steps' then case when is_plain_own then o.relvar else y.relvar end end as baseline_relvar,
        case basis when 'run_step' then s.units when 'mixed' then s.units when 'run_tpot' then a.units
@@ -238,6 +278,7 @@ select case when c.is_total = 0 then c.stratum end as stratum, baseline_ms, basi
        case when g.ms is null and tpot_ms is not null then t.relvar end as baseline_tpot_relvar,
        case when g.ms is null and tpot_ms is not null then t.units end as baseline_tpot_units,
        case when g.ms is not null then 1.0 when tpot_ms is not null then tpot_share end as baseline_tpot_matched_share,
+       case when g.ms is null and tpot_ms is not null then tpot_class_share end as baseline_tpot_class_share,
        prices
 from combined c
 cross join setting g

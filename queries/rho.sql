@@ -22,7 +22,8 @@ with all_units as materialized (
          w * p.price as b
   from all_units s
   left join prices p
-    on not p.is_total and p.stratum = s.stratum and p.engine = s.engine and p.model is not distinct from s.model
+    on not p.is_total and p.stratum = s.stratum and p.traffic = s.traffic and p.engine = s.engine
+       and p.model is not distinct from s.model
        and p.batch_bucket is not distinct from s.batch_bucket
        and p.context_bucket is not distinct from s.context_bucket
   union all
@@ -30,7 +31,7 @@ with all_units as materialized (
          w * p.price as b
   from all_units s
   left join prices p
-    on p.is_total and p.engine = s.engine and p.model is not distinct from s.model
+    on p.is_total and p.traffic = s.traffic and p.engine = s.engine and p.model is not distinct from s.model
        and p.batch_bucket is not distinct from s.batch_bucket
        and p.context_bucket is not distinct from s.context_bucket
 ), sums as materialized (
@@ -56,7 +57,7 @@ with all_units as materialized (
   -- By step - by row is a sum over steps: one step in `every` estimates it, about a million rows at most.
   select greatest(1, sum(records) // 1000000)::bigint as every from held where grain = 'round'
 ), shared as (
-  select stratum, engine, model, batch_bucket, context_bucket, run_id, step_id, every,
+  select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, step_id, every,
          weight * case when drafted_timed > 0 then draft_ms end as dt,
          weight * case when drafted_timed > 0 and draft_ms is not null then drafted_timed end as dn,
          weight * draft_ms as d_all,
@@ -69,14 +70,16 @@ with all_units as materialized (
   where grain = 'round' and step_id is not null and step_share < 1 and not coalesce(has_prefill, false)
         and (every = 1 or hash(hash(run_id, step_id)) % every = 0)
 ), shared_priced as (
-  select s.* exclude (engine, model, batch_bucket, context_bucket), s.w * p.price as b, s.w * q.price as b_total
+  select s.* exclude (traffic, engine, model, batch_bucket, context_bucket), s.w * p.price as b,
+         s.w * q.price as b_total
   from shared s
   left join prices p
-    on not p.is_total and p.stratum = s.stratum and p.engine = s.engine and p.model is not distinct from s.model
+    on not p.is_total and p.stratum = s.stratum and p.traffic = s.traffic and p.engine = s.engine
+       and p.model is not distinct from s.model
        and p.batch_bucket is not distinct from s.batch_bucket
        and p.context_bucket is not distinct from s.context_bucket
   left join prices q
-    on q.is_total and q.engine = s.engine and q.model is not distinct from s.model
+    on q.is_total and q.traffic = s.traffic and q.engine = s.engine and q.model is not distinct from s.model
        and q.batch_bucket is not distinct from s.batch_bucket
        and q.context_bucket is not distinct from s.context_bucket
 ), pieces as (

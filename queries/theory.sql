@@ -9,7 +9,8 @@
 --                         where verifying costs more than a plain step)
 --   speedup_article       a k / (1 + rho k): leaves the target's own token out
 --   speedup_with_bonus    (1 + a k) / (1 + rho k)
---   speedup_iid           (1 - p^(k+1)) / ((1 - p)(1 + rho k)), Leviathan et al. 2023, Thm 3.8; p = 1: (k+1) / (1 + rho k)
+--   speedup_iid           (1 - p^(k+1)) / ((1 - p)(1 + rho k)), Leviathan et al. 2023, Thm 3.8;
+--                         p = 1: (k+1) / (1 + rho k)
 --   relative_token_time_article  1 / speedup_article
 -- Basis: the finest grain (see facts). `tracelens report` has the same figures with the baseline ladder's rho.
 with sums as (
@@ -34,7 +35,8 @@ with sums as (
 select stratum, a as draft_accept_ratio, p as token_accept_prob, k, k_basis, rho, rho_basis,
        a * k / nullif(1 + rho * k, 0) as speedup_article,
        (1 + a * k) / nullif(1 + rho * k, 0) as speedup_with_bonus,
-       case when p = 1 then k + 1 else (1 - p ** (k + 1)) / nullif(1 - p, 0) end / nullif(1 + rho * k, 0) as speedup_iid,
+       case when p = 1 then k + 1 else (1 - p ** (k + 1)) / nullif(1 - p, 0) end / nullif(1 + rho * k, 0)
+         as speedup_iid,
        (1 + rho * k) / nullif(a * k, 0) as relative_token_time_article
 from inputs
 order by stratum is null, stratum;

@@ -10,8 +10,12 @@
 -- Another grouping, or a filter, is another view `strata`; the queries stay as they are:
 --
 --     create or replace view strata as
---     select {'task_type': task_type, 'num_speculative_tokens': num_speculative_tokens} as stratum, * from facts
+--     select {'task_type': task_type, 'num_speculative_tokens': num_speculative_tokens} as stratum,
+--            {'task_type': task_type} as traffic, * from facts
 --     where role is distinct from 'baseline' and not coalesce(forced_acceptance, false) and date >= '2026-11-01';
+--
+-- `traffic` is the class of traffic, a struct: what ran without speculation (view baseline_facts) is compared class by
+-- class, and its view must build the same struct.
 --
 -- NULL is "not measured". Sums are weighted by `weight`. 0/0 is NULL.
 
@@ -153,10 +157,10 @@ select 'window' as grain, 3 as grain_order, run_id, surface, count(*) as records
        count(target_us) as targets, count(coalesce(step_us, round_us)) as steps
 from windows group by run_id, surface;
 
--- Per scope and group of figures the first grain that holds it, and in it one surface: two surfaces of one grain tell of
--- the same rounds (a log line and a scrape). Requests are the exception: their surfaces were joined by id above.
--- The surface that knows its rounds goes first, then the one that saw most. A scope is a run that the user named, or all
--- runs of one engine that were logged in one folder: the responses beside a server's log may not tell which of its
+-- Per scope and group of figures the first grain that holds it, and in it one surface: two surfaces of one grain tell
+-- of the same rounds (a log line and a scrape). Requests are the exception: their surfaces were joined by id above.
+-- The surface that knows its rounds goes first, then the one that saw most. A scope is a run that the user named, or
+-- all runs of one engine that were logged in one folder: the responses beside a server's log may not tell which of its
 -- starts they are of, and must not be counted beside its lines.
 create or replace view grain_choice as
 select *,
@@ -242,7 +246,7 @@ labelled as materialized (from request_traits), round_rows as (
          coalesce(r.top_p, q.top_p, a.top_p) as top_p,
          coalesce(r.num_speculative_tokens, t.num_speculative_tokens) as num_speculative_tokens, r.num_draft_nodes,
          coalesce(r.forced_acceptance, t.forced_acceptance) as forced_acceptance, t.role, r.surface, r.source_id,
-         r.source_line, r.weight, r.ts, r.date, r.request_id, r.round_index, r.step_id,
+         r.source_line, r.weight, r.labels, r.ts, r.date, r.request_id, r.round_index, r.step_id,
          coalesce(r.step_share, 1.0 / nullif(r.batch_size, 0)) as step_share, r.batch_size, r.context_len,
          coalesce(request_key(r.request_id),
                   r.source_id || ' block ' || coalesce(epoch(r.ts) // 60, r.source_line // 256)) as unit,
@@ -285,7 +289,7 @@ labelled as materialized (from request_traits), round_rows as (
          r.task_type, r.temperature, r.top_p,
          coalesce(r.num_speculative_tokens, t.num_speculative_tokens) as num_speculative_tokens, r.num_draft_nodes,
          coalesce(r.forced_acceptance, t.forced_acceptance) as forced_acceptance, t.role, r.surface, r.source_id,
-         r.source_line, r.weight, r.ts_end as ts, r.date, r.request_id, r.prompt_tokens as context_len,
+         r.source_line, r.weight, r.labels, r.ts_end as ts, r.date, r.request_id, r.prompt_tokens as context_len,
          r.join_key as unit, r.counts_basis, r.tpot_basis, r.error,
          coalesce(s.counts, false) as uncounted, 
          -- emitted = accepted + rounds + plain steps - cuts, which tells the least number of plain steps.
@@ -326,7 +330,7 @@ labelled as materialized (from request_traits), round_rows as (
          r.task_type, r.temperature, r.top_p,
          coalesce(r.num_speculative_tokens, t.num_speculative_tokens) as num_speculative_tokens, r.num_draft_nodes,
          coalesce(r.forced_acceptance, t.forced_acceptance) as forced_acceptance, t.role, r.surface, r.source_id,
-         r.source_line, r.weight, r.ts_end as ts, r.date, r.running::integer as batch_size,
+         r.source_line, r.weight, r.labels, r.ts_end as ts, r.date, r.running::integer as batch_size,
          r.source_id || '#' || coalesce(r.source_line, 0) || ' ' || r.surface as unit, r.counts_basis, r.rounds_basis,
          coalesce(s.counts, false) as uncounted,
          case when not uncounted then r.rounds end as rounds,
@@ -379,11 +383,15 @@ from all_rows;
 -- ---------------------------------------------------------------- what the queries read
 -- The grouping of every query. Runs without speculation and forced acceptance stay out of speculative figures.
 create or replace view strata as
-select {'task_type': task_type} as stratum, * from facts
+select {'task_type': task_type} as stratum, {'task_type': task_type} as traffic, * from facts
 where role is distinct from 'baseline' and not coalesce(forced_acceptance, false);
 
--- What ran without speculation: plain steps with their step_us, requests with their TPOT.
-create or replace view baseline_facts as select * from facts where role = 'baseline';
+-- What ran without speculation, by class of traffic: plain steps with their step_us, requests with their TPOT. The
+-- variable baseline_run names one run instead of all with the role.
+create or replace view baseline_facts as
+select {'task_type': task_type} as traffic, * from facts
+where case when getvariable('baseline_run') is null then role = 'baseline'
+           else run_id = getvariable('baseline_run')::varchar end;
 
 -- Rounds by draft length and accepted length: from rounds, and exactly from histograms and per-position counts where
 -- every round had the same draft length. `bucket` spreads the units over 4096 groups that are independent too.
@@ -419,7 +427,7 @@ with seen as (
          grain = 'round' and drafted > 0 and target_ms is not null and not coalesce(has_prefill, false) as fits
   from strata
 )
-select stratum, engine, model, batch_bucket, context_bucket, run_id, unit,
+select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, unit,
        bool_or(counted and grain = 'round') as has_rounds, bool_or(counted and grain = 'request') as has_requests,
        bool_or(counted and grain = 'window') as has_windows,
        bool_or(counted and request_id is not null and grain <> 'window') as is_request,
@@ -468,11 +476,12 @@ select stratum, engine, model, batch_bucket, context_bucket, run_id, unit,
        sum(case when fits then target_ms end) as fv, sum(case when fits then drafted * drafted end) as fdd,
        sum(case when fits then drafted * target_ms end) as fdv
 from seen
-group by stratum, engine, model, batch_bucket, context_bucket, run_id, unit;
+group by stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, unit;
 
--- Plain step of every cell (engine, model, batch, context) of a stratum, ms: what `baseline.sql` found. Empty here;
+-- Plain step of every cell (traffic, engine, model, batch, context) of a stratum, ms: what `baseline.sql` found. Empty
+-- here;
 -- `tracelens report` fills it, so that rho.sql can tell what cost and baseline share.
 create or replace view prices as
-select stratum, stratum is null as is_total, engine, model, batch_bucket, context_bucket, null::double as price,
-       null::varchar as basis
+select stratum, stratum is null as is_total, traffic, engine, model, batch_bucket, context_bucket,
+       null::double as price, null::varchar as basis
 from unit_sums where false;

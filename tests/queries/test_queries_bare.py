@@ -73,7 +73,8 @@ def test_every_query_runs_and_has_a_header(filled: duckdb.DuckDBPyConnection, na
 def test_the_grouping_is_one_view(tmp_path: Path) -> None:
     con = bare(write_lake(tmp_path, rounds=traffic()))
     con.execute(
-        "create or replace view strata as select {'task_type': task_type, 'drafted': drafted} as stratum, * from facts"
+        "create or replace view strata as select {'task_type': task_type, 'drafted': drafted} as stratum,"
+        " {'task_type': task_type} as traffic, * from facts"
     )
     found = rows(con, "alpha")
     assert [r["stratum"] for r in found] == [

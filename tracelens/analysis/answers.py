@@ -18,8 +18,8 @@ Key = tuple[Value, ...] | None
 Rows = Mapping[Key, list[dict[str, Any]]]
 
 _PRICES = (
-    "create or replace view prices as select stratum, stratum is null as is_total, p.engine, p.model, p.batch_bucket,"
-    " p.context_bucket, p.price, p.tpot, p.basis from kept_baseline, unnest(prices) as u(p)"
+    "create or replace view prices as select stratum, stratum is null as is_total, p.traffic, p.engine, p.model,"
+    " p.batch_bucket, p.context_bucket, p.price, p.tpot, p.basis from kept_baseline, unnest(prices) as u(p)"
 )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tracelens.analysis.costs import LEAST_MATCHED
-from tracelens.analysis.results import Stratum, Warning
+from tracelens.analysis.results import Stratum, Warning, label
 from tracelens.analysis.selection import Defined
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def warnings(
         *_v0_rates(con),
         *_grains(con),
         *_baseline(con, total, baseline_run),
+        *_classes(con, total, defined),
         *_mixed(con, total),
         *_runaway([total, *strata] if len(strata) > 1 else [total]),
         *_small(total),
@@ -130,10 +131,44 @@ def _baseline(con: duckdb.DuckDBPyConnection, total: Stratum, named: str | None)
         found.append(Warning("baseline_partial", text, {"baseline_matched_share": share}))
     share = total.figures.get("baseline_bucket_share")
     if share is not None and share < UNMATCHED_SHARE:
-        text = f"only {share:.0%} of the rounds meet a baseline step of the same model, batch and context range"
+        text = f"only {share:.0%} of the rounds meet a baseline step of the same class, model, batch and context range"
         found.append(Warning("baseline_unmatched", text, {"baseline_bucket_share": share}))
     if named is None and "run" in {(total.figures.get(name) or "")[:3] for name in ("baseline_basis", _TPOT_BASIS)}:
         found += _baseline_noise(con)
+    return found
+
+
+def _classes(con: duckdb.DuckDBPyConnection, total: Stratum, defined: Defined) -> list[Warning]:
+    """What was compared with other traffic than its own."""
+    by_run = [n for n in ("baseline_basis", _TPOT_BASIS) if (total.figures.get(n) or "").startswith("run_")]
+    if not by_run:
+        return []
+    found: list[Warning] = []
+    match = defined.matching
+    if match.where not in (None, "applied"):
+        why = "names columns that are not of the traffic alone" if match.where == "other_columns" else "fits none of it"
+        text = f"--where was not applied to what ran without speculation: it {why}"
+        found.append(Warning("baseline_where", text))
+    if match.unknown:
+        text = (
+            f"what ran without speculation does not hold {', '.join(match.unknown)}: classes that differ in it are "
+            "compared with one baseline, which may be of other traffic"
+        )
+        found.append(Warning("baseline_class_unknown", text))
+    names = {"baseline_tpot_class_share": "tokens", "baseline_class_share": "rounds"}
+    shares = [(s, n) for n in names if (s := total.figures.get(n)) is not None and s < 1.0]
+    if shares:
+        share, name = min(shares, key=lambda found: found[0])
+        lacking = con.execute(
+            "select traffic from (select distinct traffic from unit_sums) where traffic not in"
+            " (select traffic from baseline_facts) order by traffic limit 5"
+        ).fetchall()
+        which = "; ".join(", ".join(f"{k}={label(v)}" for k, v in row[0].items()) for row in lacking)
+        text = (
+            f"{1 - share:.0%} of the {names[name]}{f' ({which})' if which else ''} are of a class that no run without "
+            "speculation has: they are compared with all its traffic, whose mix of classes may differ"
+        )
+        found.append(Warning("baseline_other_class", text, {name: share}))
     return found
 
 
@@ -173,7 +208,7 @@ def _runaway(strata: Sequence[Stratum]) -> list[Warning]:
     for stratum in strata:
         share, requests = stratum.figures.get("top_share"), stratum.figures.get("requests") or 0
         if share is not None and share > RUNAWAY_SHARE and requests > 1:
-            name = ", ".join(f"{k}={v}" for k, v in stratum.key.items()) or "all"
+            name = ", ".join(f"{k}={label(v)}" for k, v in stratum.key.items()) or "all"
             text = f"one request owns {share:.0%} of the rounds ({name}): the pooled figures are mostly that request"
             found.append(Warning("runaway_request", text, {"top_share": share, "requests": requests, **stratum.key}))
     return found

@@ -47,7 +47,8 @@ def costs(rho: Row, priced: Priced, figures: Figures, level: float) -> Figures:
     names = ("draft_ms", "target_ms", "step_ms", "sample_ms", "rollback_ms", "repack_ms", "emit_lag_ms")
     out: Figures = {name: rho.get(name) for name in (*names, "draft_ms_per_token", "prefill_step_ms")}
     out["draft_cost_basis"] = rho.get("draft_cost_basis")
-    for name in ("baseline_ms", "baseline_basis", "baseline_matched_share", "baseline_bucket_share"):
+    for name in ("baseline_ms", "baseline_basis", "baseline_matched_share", "baseline_bucket_share",
+                 "baseline_class_share"):  # fmt: skip
         out[name] = priced.base.get(name)
     _ratio(out, "rho_verify", out["draft_ms_per_token"], out["target_ms"],
            _estimate(1.0, rho.get("rho_verify_relvar"), rho.get("units")), level)  # fmt: skip
@@ -81,7 +82,7 @@ def observed(speed: Row, priced: Priced, figures: Figures, level: float) -> Figu
     out["tpot_requests"], out["output_tokens"] = whole(speed.get("tpot_requests")), whole(speed.get("output_tokens"))
     sums = RatioSums.of(speed.get("tpot_sums"))
     bound(out, "tpot_ms", ratio_interval(sums, level, bounds=(0.0, math.inf)))
-    for name in ("baseline_tpot_ms", "baseline_tpot_basis", "baseline_tpot_matched_share"):
+    for name in ("baseline_tpot_ms", "baseline_tpot_basis", "baseline_tpot_matched_share", "baseline_tpot_class_share"):
         out[name] = priced.base.get(name)
     token = _relative_token_time(priced)
     out["relative_token_time"], out["relative_token_time_basis"] = token.value, token.basis

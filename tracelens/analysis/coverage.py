@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from tracelens.analysis.costs import LEAST_MATCHED
-from tracelens.analysis.results import Missing, Stratum
+from tracelens.analysis.results import Missing, Stratum, label
 from tracelens.analysis.switches import switch_on
 
 # What each figure hangs on, the likeliest gap first.
@@ -175,4 +175,4 @@ def _held(figures: Mapping[str, Any]) -> set[str]:
 
 
 def _name(stratum: Stratum) -> str:
-    return ", ".join(f"{key}={'(none)' if value is None else value}" for key, value in stratum.key.items())
+    return ", ".join(f"{key}={label(value)}" for key, value in stratum.key.items())

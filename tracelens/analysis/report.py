@@ -12,7 +12,7 @@ from tracelens.analysis.answers import Answers, Key, ask
 from tracelens.analysis.claim import Claim, parse_claim
 from tracelens.analysis.costs import Priced
 from tracelens.analysis.results import Report, Stratum
-from tracelens.analysis.selection import Selection, check_groups, define_strata, keep_small_tables, utc
+from tracelens.analysis.selection import Selection, define_strata, keep_small_tables, utc
 from tracelens.errors import InputError
 from tracelens.lake.connection import connect
 
@@ -52,14 +52,14 @@ def report(lake: Path, options: ReportOptions | None = None) -> Report:
         InputError: no lake there, an unknown column or run, a `where` that is no expression over `facts`.
     """
     options = options or ReportOptions()
-    by = check_groups(options.by)
+    by = tuple(dict.fromkeys(options.by))
     _check(options)
     con = connect(lake)
     try:
         keep_small_tables(con)
         run = options.baseline if isinstance(options.baseline, str) else None
-        defined = define_strata(con, Selection(by, options.where, options.since, options.until, options.runs, run))
         _set_variables(con, options, run)
+        defined = define_strata(con, Selection(by, options.where, options.since, options.until, options.runs, run))
         answers = ask(con, defined)
         total = Stratum({}, stratum_figures(answers, None, options))
         strata = [

@@ -9,6 +9,15 @@ from typing import Any
 Value = float | int | str | bool | None
 
 
+#: What a key without a value is called everywhere.
+UNKNOWN = "(not known)"
+
+
+def label(value: object) -> str:
+    """A value of a stratum's key in a sentence."""
+    return UNKNOWN if value is None else str(value)
+
+
 @dataclass(frozen=True, slots=True)
 class Stratum:
     """One row of a report: a class of traffic and its figures.

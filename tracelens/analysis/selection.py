@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from tracelens.analysis import matching
+from tracelens.analysis.matching import Matching, literal, struct
 from tracelens.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,25 +42,37 @@ class Selection:
 class Defined:
     """How the view `strata` was made: the statement up to its conditions, and whether anything was filtered.
 
-    `forced` says that it holds simulated or forced acceptance, because there is nothing else.
+    `forced` says that it holds simulated or forced acceptance, because there is nothing else; `matching` how the runs
+    without speculation were matched with it.
     """
 
     head: str
     conditions: tuple[str, ...]
     filtered: bool
     forced: bool
+    matching: Matching
 
 
-def check_groups(by: Sequence[str]) -> tuple[str, ...]:
-    """Return the groups without repeats.
+def groups_of(con: duckdb.DuckDBPyConnection, by: Sequence[str]) -> dict[str, str]:
+    """Return the groups, as names and expressions over `facts`: columns, and keys of the labels in the selection.
 
     Raises:
-        InputError: an unknown column; the message lists the known ones.
+        InputError: neither; the message lists both.
     """
-    unknown = [name for name in by if name not in GROUPS]
-    if unknown:
-        raise InputError(f"cannot group by {', '.join(unknown)}; known columns: {', '.join(GROUPS)}")
-    return tuple(dict.fromkeys(by))
+    others = [name for name in by if name not in GROUPS]
+    if others:
+        known = label_keys(con)
+        unknown = [name for name in others if name not in known]
+        if unknown:
+            labels = f"label keys: {', '.join(sorted(known)[:50])}" if known else "no labels in this selection"
+            raise InputError(f"cannot group by {', '.join(unknown)}; known columns: {', '.join(GROUPS)}; {labels}")
+    return {name: name if name in GROUPS else f"labels[{literal(name)}]" for name in by}
+
+
+def label_keys(con: duckdb.DuckDBPyConnection) -> set[str]:
+    """Keys of the labels that rows of `selected` carry."""
+    keys = con.execute("select distinct unnest(map_keys(labels)) from selected where labels is not null").fetchall()
+    return {str(row[0]) for row in keys}
 
 
 def keep_small_tables(con: duckdb.DuckDBPyConnection) -> None:
@@ -96,17 +110,22 @@ def define_strata(con: duckdb.DuckDBPyConnection, selection: Selection) -> Defin
     conditions = ["role is distinct from 'baseline'"]
     if selection.baseline_run is not None:
         _check_runs(con, (selection.baseline_run,))
-        conditions.append(f"run_id <> {_literal(selection.baseline_run)}")
-    fields = ", ".join(f"'{name}': {name}" for name in check_groups(selection.by)) or "'all': 'all'"
-    head = f"create or replace view strata as select {{{fields}}} as stratum, * from selected where "
+        matching.check_named(con, selection.baseline_run)
+        conditions.append(f"run_id <> {literal(selection.baseline_run)}")
+    groups = groups_of(con, selection.by)
+    match = matching.define_baseline(con, groups, selection.where)
+    head = (
+        f"create or replace view strata as select {struct(groups)} as stratum,"
+        f" {matching.traffic(groups, match)} as traffic, * from selected where "
+    )
     real, every = ([*conditions, "not coalesce(forced_acceptance, false)"], conditions)
     con.execute(head + " and ".join(real))
     if not _any_counts(con):
         con.execute(head + " and ".join(every))
         if _any_counts(con):
-            return Defined(head, tuple(every), bool(filters), True)
+            return Defined(head, tuple(every), bool(filters), True, match)
         con.execute(head + " and ".join(real))
-    return Defined(head, tuple(real), bool(filters), False)
+    return Defined(head, tuple(real), bool(filters), False, match)
 
 
 def narrow(con: duckdb.DuckDBPyConnection, defined: Defined, condition: str | None) -> None:
@@ -130,17 +149,13 @@ def _filters(selection: Selection) -> list[str]:
         until = utc(selection.until)
         parts.append(f"date <= date '{until:%Y-%m-%d}' and ts < timestamp '{until:%Y-%m-%d %H:%M:%S.%f}'")
     if selection.runs:
-        parts.append(f"run_id in ({', '.join(_literal(run) for run in selection.runs)})")
+        parts.append(f"run_id in ({', '.join(literal(run) for run in selection.runs)})")
     return parts
 
 
 def utc(moment: datetime) -> datetime:
     """Return the moment in UTC without a zone, as the lake stores it; a moment without a zone is UTC."""
     return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _check_runs(con: duckdb.DuckDBPyConnection, runs: Sequence[str]) -> None:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
+from tracelens.analysis.results import UNKNOWN
+
 DASH = "–"
 
 # C0 and C1 controls, DEL, line separators, and the marks that reorder or hide text.
@@ -137,5 +139,5 @@ def bounds(figures: Mapping[str, Any], name: str, show: Any = ratio) -> str:
 def label(value: Any, limit: int = 120) -> str:
     """A value of a stratum's key; NULL is said, not left blank."""
     if value is None:
-        return "(not known)"
+        return UNKNOWN
     return shorten(visible(value), limit) or '""'

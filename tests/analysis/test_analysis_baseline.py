@@ -1,0 +1,128 @@
+"""Every class of traffic is compared with its own class without speculation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lakes import Row, write_lake
+
+from tracelens.analysis.report import ReportOptions, report
+from tracelens.analysis.results import Report
+from tracelens.errors import InputError
+
+BASELINE = [{"run_id": "off", "role": "baseline", "model": "m"}, {"run_id": "on", "model": "m"}]
+CLASSES = ReportOptions(by=("task_type",))
+
+
+def requests(run: str, task: str | None, ms: float, count: int, **more: Any) -> Iterable[Row]:
+    """Requests of 101 tokens, so 100 times the TPOT, some noise by request."""
+    for i in range(count):
+        wave = 1 + 0.01 * (i % 5 - 2)
+        yield {"run_id": run, "request_id": f"{run}-{task}-{i}", "task_type": task, "output_tokens": 101,
+               "decode_us": round(ms * 100_000 * wave), "model": "m", **more}  # fmt: skip
+
+
+def two_classes(folder: Path, **more: Any) -> Path:
+    """Short 10 ms off, 10 ms on; long 40 ms off, 20 ms on; the mixes differ: 1 to 1 off, 1 to 3 on."""
+    rows = [*requests("off", "short", 10, 20), *requests("off", "long", 40, 20),
+            *requests("on", "short", 10, 10), *requests("on", "long", 20, 30)]  # fmt: skip
+    return write_lake(folder, requests=[{**r, **more} for r in rows], runs=BASELINE)
+
+
+def speedups(found: Report) -> dict[Any, float]:
+    return {next(iter(s.key.values())): s.figures["speedup_tpot"] for s in found.strata}
+
+
+def holds(figures: Mapping[str, Any], value: float) -> bool:
+    return bool(figures["speedup_tpot_low"] <= value <= figures["speedup_tpot_high"])
+
+
+def test_two_classes_meet_their_own_baseline(tmp_path: Path) -> None:
+    found = report(two_classes(tmp_path), CLASSES)
+    assert speedups(found) == {"short": pytest.approx(1.0), "long": pytest.approx(2.0)}
+    for stratum, value in zip(found.strata, (2.0, 1.0), strict=True):
+        assert holds(stratum.figures, value)
+        assert stratum.figures["speedup_tpot_high"] < value * 1.05
+        assert stratum.figures["baseline_tpot_class_share"] == 1.0
+    total = found.total.figures
+    assert total["baseline_tpot_ms"] == pytest.approx((10 * 10 + 30 * 40) / 40), "the mix of what speculated"
+    assert total["tpot_ms"] == pytest.approx((10 * 10 + 30 * 20) / 40)
+    assert total["speedup_tpot"] == pytest.approx(1300 / 700)
+    assert not {w.code for w in found.warnings} & {"baseline_other_class", "baseline_where"}
+
+
+@pytest.mark.parametrize("by", [(), ("run_id",), ("model",)])
+def test_the_total_does_not_hang_on_the_grouping(tmp_path: Path, by: tuple[str, ...]) -> None:
+    found = report(two_classes(tmp_path), ReportOptions(by=by))
+    assert found.total.figures["speedup_tpot"] == pytest.approx(1300 / 700)
+
+
+@pytest.mark.parametrize(("task", "value"), [("short", 1.0), ("long", 2.0)])
+def test_a_filter_on_the_traffic_reaches_the_baseline(tmp_path: Path, task: str, value: float) -> None:
+    for by in ((), ("run_id",), ("task_type",)):
+        found = report(two_classes(tmp_path), ReportOptions(by=by, where=f"task_type='{task}'"))
+        assert found.total.figures["speedup_tpot"] == pytest.approx(value), by
+        assert "baseline_where" not in {w.code for w in found.warnings}
+    found = report(tmp_path, ReportOptions(by=(), where=f"task_type='{task}' and run_id='on'"))
+    assert found.total.figures["speedup_tpot"] == pytest.approx(value), "the class is matched all the same"
+    assert "baseline_where" in {w.code for w in found.warnings}
+
+
+def test_a_class_that_the_baseline_lacks_meets_the_whole(tmp_path: Path) -> None:
+    rows = [*requests("off", "short", 10, 20), *requests("off", "long", 40, 20), *requests("on", "short", 10, 10),
+            *requests("on", "new", 20, 10)]  # fmt: skip
+    found = report(write_lake(tmp_path, requests=rows, runs=BASELINE), CLASSES)
+    assert speedups(found) == {"new": pytest.approx(25 / 20), "short": pytest.approx(1.0)}
+    assert [s.figures["baseline_tpot_class_share"] for s in found.strata] == [0.0, 1.0]
+    assert found.total.figures["baseline_tpot_ms"] == pytest.approx((25 + 10) / 2)
+    text = next(w.text for w in found.warnings if w.code == "baseline_other_class")
+    assert "50% of the tokens (task_type=new)" in text
+
+
+def test_a_baseline_without_classes_is_said(tmp_path: Path) -> None:
+    rows = [*requests("off", None, 25, 20), *requests("on", "short", 10, 10), *requests("on", "long", 20, 10)]
+    found = report(write_lake(tmp_path, requests=rows, runs=BASELINE), CLASSES)
+    assert speedups(found) == {"short": pytest.approx(2.5), "long": pytest.approx(1.25)}
+    assert "does not hold task_type" in next(w.text for w in found.warnings if w.code == "baseline_class_unknown")
+
+
+def test_steps_meet_the_steps_of_their_class(tmp_path: Path) -> None:
+    rows = []
+    for task, off, on, count in (("short", 10, 20, 10), ("long", 40, 60, 30)):
+        plain = {"run_id": "off", "drafted": 0, "accepted": 0, "emitted": 1, "step_us": off * 1000}
+        spec = {"run_id": "on", "drafted": 4, "accepted": 2, "emitted": 3, "step_us": on * 1000, "draft_us": 4000,
+                "target_us": 15_000}  # fmt: skip
+        for i in range(20):
+            rows.append({**plain, "task_type": task, "request_id": f"off-{task}-{i}", "model": "m"})
+        for i in range(count):
+            rows.append({**spec, "task_type": task, "request_id": f"on-{task}-{i}", "model": "m"})
+    found = report(write_lake(tmp_path, rounds=rows, runs=BASELINE), CLASSES)
+    assert [s.figures["round_cost"] for s in found.strata] == [pytest.approx(1.5), pytest.approx(2.0)]
+    assert found.total.figures["baseline_ms"] == pytest.approx((10 * 10 + 30 * 40) / 40)
+    assert found.total.figures["round_cost"] == pytest.approx(2000 / 1300)
+
+
+def test_a_named_run_that_speculates_is_no_baseline(tmp_path: Path) -> None:
+    rounds = [{"run_id": "k3", "drafted": 3, "accepted": 1}, {"run_id": "k7", "drafted": 7, "accepted": 1}]
+    lake = write_lake(tmp_path, rounds=rounds, requests=list(requests("off", "a", 10, 3)), runs=BASELINE)
+    with pytest.raises(InputError, match=r"k7: this run drafted 7 tokens.*name a run without speculation \(off\)"):
+        report(lake, ReportOptions(runs=("k3",), baseline="k7"))
+
+
+def test_labels_group_and_filter(tmp_path: Path) -> None:
+    rows = [{**row, "labels": [("tenant", tenant)]}
+            for tenant, off, on in (("acme", 10, 10), ("zeta", 40, 20))
+            for row in (*requests("off", tenant, off, 9), *requests("on", tenant, on, 9))]  # fmt: skip
+    rows = [{**row, "task_type": None} for row in rows]
+    lake = write_lake(tmp_path, requests=rows, runs=BASELINE)
+    found = report(lake, ReportOptions(by=("tenant",)))
+    assert found.strata[0].key == {"tenant": "acme"}
+    assert speedups(found) == {"acme": pytest.approx(1.0), "zeta": pytest.approx(2.0)}
+    found = report(lake, ReportOptions(by=(), where="labels['tenant']='acme'"))
+    assert found.total.figures["tpot_requests"] == 9
+    assert found.total.figures["speedup_tpot"] == pytest.approx(1.0)
+    with pytest.raises(InputError, match=r"cannot group by team; known columns: task_type.*label keys: tenant"):
+        report(lake, ReportOptions(by=("team",)))
