@@ -101,9 +101,10 @@ with setting as (
                   end, 0) as rounds,
          coalesce(case when s.tokens > 0 then m.tokens else 1 end, 0) as tokens,
          case when full_key.step_ms is not null then true
-              when m.context_bucket is not null and knows_context then false
-              when m.batch_bucket is not null and knows_batch then batch.step_ms is not null
-              when m.batch_bucket is null and not knows_batch then true end as is_full,
+              when m.batch_bucket is not null and knows_batch
+              then batch.step_ms is not null and (m.context_bucket is null or not knows_context)
+              when coalesce(m.batch_bucket, m.context_bucket) is null and not knows_batch and not knows_context then true
+         end as is_full,
          case when is_last then step_any.cell end as last_step_cell,
          case when is_last then tpot_any.cell end as last_tpot_cell,
          coalesce(case when full_key.step_ms is not null then full_key.cell end,

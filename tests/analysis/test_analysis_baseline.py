@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import io
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ from lakes import Row, write_lake
 from tracelens.analysis.report import ReportOptions, report
 from tracelens.analysis.results import Report
 from tracelens.errors import InputError
+from tracelens.reporters.markdown import MarkdownReporter
+from tracelens.reporters.terminal import TerminalReporter
 
 BASELINE = [{"run_id": "off", "role": "baseline", "model": "m"}, {"run_id": "on", "model": "m"}]
 CLASSES = ReportOptions(by=("task_type",))
@@ -126,3 +130,52 @@ def test_labels_group_and_filter(tmp_path: Path) -> None:
     assert found.total.figures["speedup_tpot"] == pytest.approx(1.0)
     with pytest.raises(InputError, match=r"cannot group by team; known columns: task_type.*label keys: tenant"):
         report(lake, ReportOptions(by=("team",)))
+
+
+def test_step_times_without_a_class_are_the_totals(tmp_path: Path) -> None:
+    counted = {"run_id": "on", "rounds": 10, "drafted": 40, "accepted": 20, "emitted": 30, "model": "m"}
+    rows = [{**counted, "request_id": f"{task}{i}", "task_type": task} for task in ("a", "b") for i in range(5)]
+    step = {"surface": "vllm.step", "steps": 1, "time_basis": "sum", "model": "m"}
+    steps = [{**step, "run_id": run, "step_us": ms * 1000}
+             for run, ms in (("on", 40), ("off", 20)) for _ in range(9)]  # fmt: skip
+    found = report(write_lake(tmp_path, requests=rows, windows=steps, runs=BASELINE), CLASSES)
+    assert [s.key["task_type"] for s in found.strata] == ["a", "b"]
+    assert found.total.figures["step_ms"] == 40.0
+    assert found.total.figures["relative_token_time"] == pytest.approx(40 / 20 / 3)
+    assert "times_without_class" in {w.code for w in found.warnings}
+    assert not {w.code for w in found.warnings} & {"baseline_other_class", "baseline_class_unknown"}
+    told = " ".join(f"{m.because} {m.switch_on}" for m in found.coverage)
+    assert "step times name no class" in told
+    assert "1 of 3 strata" not in told
+    assert "(none)" not in told
+
+
+@pytest.mark.parametrize(("on", "off", "share"), [(8, 8, 1.0), (8, 64, 0.0), (8, None, None), (None, 8, None)])
+def test_buckets_that_one_side_does_not_log_are_no_mismatch(
+    tmp_path: Path, on: int | None, off: int | None, share: float | None
+) -> None:
+    spec = {"run_id": "on", "drafted": 4, "accepted": 2, "emitted": 3, "step_us": 40_000, "model": "m"}
+    plain = {"run_id": "off", "drafted": 0, "accepted": 0, "emitted": 1, "step_us": 20_000, "model": "m"}
+    rows = [{**spec, "batch_size": on, "request_id": "a"}, {**plain, "batch_size": off, "request_id": "b"}]
+    found = report(write_lake(tmp_path, rounds=rows, runs=BASELINE), ReportOptions(by=()))
+    assert found.total.figures["baseline_bucket_share"] == share
+    assert ("baseline_unmatched" in {w.code for w in found.warnings}) == (share == 0.0)
+
+
+def test_only_a_baseline_or_nothing_is_said_in_a_sentence(tmp_path: Path) -> None:
+    lake = two_classes(tmp_path, ts_end=dt.datetime(2026, 11, 1, 10))
+    only = report(lake, ReportOptions(runs=("off",)))
+    assert only.strata == ()
+    assert (
+        only.warnings[0].text == "Nothing to compare: only runs without speculation are selected (off: TPOT 25.0 ms)."
+    )
+    none = report(lake, ReportOptions(since=dt.datetime(2027, 1, 1)))
+    assert none.warnings[0].text.endswith(
+        "the lake holds 2 runs with records from 2026-11-01 10:00 to 2026-11-01 10:00 UTC."
+    )
+    out = io.StringIO()
+    for found in (only, none):
+        TerminalReporter(80).render(found, out)
+        MarkdownReporter().render(found, out)
+    assert len(out.getvalue().splitlines()) <= 12
+    assert "cannot tell" not in out.getvalue()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tracelens.analysis.costs import LEAST_MATCHED
+from tracelens.analysis.matching import literal
 from tracelens.analysis.results import Stratum, Warning, label
 from tracelens.analysis.selection import Defined
 
@@ -149,9 +150,13 @@ def _classes(con: duckdb.DuckDBPyConnection, total: Stratum, defined: Defined) -
         why = "names columns that are not of the traffic alone" if match.where == "other_columns" else "fits none of it"
         text = f"--where was not applied to what ran without speculation: it {why}"
         found.append(Warning("baseline_where", text))
-    if match.unknown:
+    # Only classes that have times are compared at all.
+    unknown = [name for name in match.unknown if _count(
+        con, f"select count(*) from unit_sums where stratum[{literal(name)}] is not null and (w > 0 or tokens > 0)"
+    )]  # fmt: skip
+    if unknown:
         text = (
-            f"what ran without speculation does not hold {', '.join(match.unknown)}: classes that differ in it are "
+            f"what ran without speculation does not hold {', '.join(unknown)}: classes that differ in it are "
             "compared with one baseline, which may be of other traffic"
         )
         found.append(Warning("baseline_class_unknown", text))

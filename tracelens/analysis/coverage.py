@@ -89,19 +89,23 @@ _BECAUSE = {
     "matched": f"less than {LEAST_MATCHED:.0%} of the rounds have a baseline of their own engine and model",
     "matched_tpot": f"less than {LEAST_MATCHED:.0%} of the tokens have a baseline TPOT of their own engine and model",
     "length": "no record holds the draft length",
+    "class_of_times": "step times name no class, so that only the total has them",
     "temperature": "no record holds it",
     "task_type": "no record holds it",
 }
 _LOWER_BOUND = "no record holds the time of a whole step; relative_token_time is a lower bound from its parts"
 
 
-def missing_figures(total: Stratum, strata: Sequence[Stratum], engines: Collection[str]) -> tuple[Missing, ...]:
+def missing_figures(
+    total: Stratum, strata: Sequence[Stratum], engines: Collection[str], *, timed_apart: bool = False
+) -> tuple[Missing, ...]:
     """Name every figure that is null in the total, and every one that only some strata lack.
 
-    Figures with one remedy stand together (`figure` lists them), and each reason is said once.
+    Figures with one remedy stand together (`figure` lists them), and each reason is said once. `timed_apart`: step
+    times of these strata are known for all of them together only.
     """
     together: dict[tuple[str, str], tuple[list[str], list[str]]] = {}
-    for figure, need, where in _gaps(total, strata):
+    for figure, need, where in _gaps(total, strata, timed_apart=timed_apart):
         is_bound = figure == "speedup_step" and total.figures.get("relative_token_time_basis") == "lower_bound"
         key = (where, _LOWER_BOUND if is_bound else switch_on(need, engines))
         figures, needs = together.setdefault(key, ([], []))
@@ -118,7 +122,7 @@ def missing_figures(total: Stratum, strata: Sequence[Stratum], engines: Collecti
     )
 
 
-def _gaps(total: Stratum, strata: Sequence[Stratum]) -> Iterator[tuple[str, str, str]]:
+def _gaps(total: Stratum, strata: Sequence[Stratum], *, timed_apart: bool) -> Iterator[tuple[str, str, str]]:
     """Figure, what it lacks, and in which strata (empty: everywhere)."""
     for figure, needs in NEEDS.items():
         if total.figures.get(figure) is None:
@@ -127,7 +131,9 @@ def _gaps(total: Stratum, strata: Sequence[Stratum]) -> Iterator[tuple[str, str,
         lacking = [s for s in strata if s.figures.get(figure) is None]
         if lacking:
             names = "; ".join(_name(s) for s in lacking[:5]) + ("; …" if len(lacking) > 5 else "")
-            yield figure, _lacks(needs, lacking[0]), f" in {len(lacking)} of {len(strata)} strata: {names}"
+            need = _lacks(needs, lacking[0])
+            need = "class_of_times" if timed_apart and need in _TIMES else need
+            yield figure, need, f" in {len(lacking)} of {len(strata)} strata: {names}"
     for group, need in GROUPS.items():
         if strata and all(group in s.key and s.key[group] is None for s in strata):
             yield group, need, ""

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelens.analysis import cautions, costs, coverage, figures
+from tracelens.analysis import absent, cautions, costs, coverage, figures
 from tracelens.analysis.answers import Answers, Key, ask
 from tracelens.analysis.claim import Claim, parse_claim
 from tracelens.analysis.costs import Priced
@@ -68,9 +68,16 @@ def report(lake: Path, options: ReportOptions | None = None) -> Report:
             if by
         ]
         shown = tuple(s for s in strata if any(s.figures.get(name) is not None for name in _SUBSTANCE))
+        hidden = absent.without_class(shown)
+        shown = tuple(s for s in shown if s not in hidden)
         engines = [row[0] for row in con.execute("select distinct engine from unit_sums").fetchall()]
-        missing = coverage.missing_figures(total, shown, engines)
-        warnings = cautions.warnings(con, total, shown, defined, run)
+        missing = coverage.missing_figures(total, shown, engines, timed_apart=bool(hidden))
+        nothing = [] if engines else absent.nothing_selected(con)
+        warnings = (
+            *nothing,
+            *cautions.warnings(con, total, shown, defined, run),
+            *absent.times_without_class(hidden),
+        )
     finally:
         con.close()
     claim = None if options.claim is None else options.claim.as_mapping()

@@ -9,6 +9,8 @@ from typing import Any
 Value = float | int | str | bool | None
 
 
+#: Code of the warning that says why a report holds nothing.
+NOTHING = "nothing_selected"
 #: What a key without a value is called everywhere.
 UNKNOWN = "(not known)"
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-from tracelens.analysis.results import Report, Warning
+from tracelens.analysis.results import NOTHING, Report, Warning
 from tracelens.reporters import format as fmt
 from tracelens.reporters.tables import RHO_TEXT, Figures, k_text, rho, verdict
 
 _BASELINES = {
     "value": "given with --baseline",
     "run_step": "mean step of a run without speculation",
-    "run_tpot": "TPOT of a run without speculation, which logs no steps",
+    "run_tpot": "TPOT of a run without speculation",
     "spec_off": "steps with speculation switched off on the same stack",
     "verify_extrapolated": "verify pass extrapolated to one position",
     "plain_steps": "plain steps of the speculating engine, which pay a mode tax of 7-22 %",
@@ -31,12 +31,19 @@ _SUBSTANCE = ("rounds", "plain_steps", "accepted", "draft_accept_ratio", "tau_co
 def answer(report: Report) -> list[str]:
     """The answer: speedup and relative token time in one sentence, acceptance with K and ρ in the next."""
     total = report.total.figures
-    if not any(total.get(name) for name in _SUBSTANCE):
-        return ["Nothing to report: no record with a figure is selected; see --where, --since, --until and --run."]
+    told = nothing(report)
+    if told or not any(total.get(name) for name in _SUBSTANCE):
+        none = "Nothing to report: no record with a figure is selected; see --where, --since, --until and --run."
+        return [told or none]
     lines = [_speed(total)]
     if fmt.is_number(total.get("draft_accept_ratio")):
         lines.append(_acceptance(total))
     return lines
+
+
+def nothing(report: Report) -> str:
+    """Why there is nothing to report, and what there is; empty where there is something."""
+    return next((fmt.visible(w.text) for w in report.warnings if w.code == NOTHING), "")
 
 
 def _speed(figures: Figures) -> str:
@@ -53,16 +60,35 @@ def _speed(figures: Figures) -> str:
     elif fmt.is_number(observed) and observed > 0:
         text += f"; a token takes {1 / observed:.2f} of its time in plain decoding, by TPOT"
     text += f": {_VERDICTS[verdict(figures)]}"
-    return f"{text}. Baseline: {baseline(figures)}."
+    return f"{text}. {baselines(figures)}."
 
 
-def baseline(figures: Figures) -> str:
-    """What the figures are compared with, and how it was come by."""
-    basis = figures.get("baseline_basis")
+def baselines(figures: Figures) -> str:
+    """What the figures are compared with, and how it was come by; two where the speedup has one of its own."""
+    step, tpot = _baseline(figures, "baseline"), _baseline(figures, "baseline_tpot")
+    if figures.get("speedup_observed_basis") != "tpot" or not tpot or _same(figures):
+        return f"Baseline: {step or 'none, so nothing is compared'}"
+    if not step:
+        return f"Baseline: {tpot}"
+    ours = f" (here {fmt.ms(figures['tpot_ms'])})" if fmt.is_number(figures.get("tpot_ms")) else ""
+    what = "the token time" if fmt.is_number(figures.get("relative_token_time")) else "the costs"
+    return f"Baseline of the observed speedup: {tpot}{ours}; of {what}: {step}"
+
+
+def _same(figures: Figures) -> bool:
+    # The two weigh the same figure by rounds and by tokens.
+    one, other = figures.get("baseline_ms"), figures.get("baseline_tpot_ms")
+    same = figures.get("baseline_basis") == figures.get("baseline_tpot_basis")
+    return same and fmt.is_number(one) and fmt.is_number(other) and abs(one - other) < 0.02 * other
+
+
+def _baseline(figures: Figures, name: str) -> str:
+    basis, value = figures.get(f"{name}_basis"), figures.get(f"{name}_ms")
     if not basis:
-        return "none, so nothing is compared"
+        return ""
     text = _BASELINES.get(str(basis)) or fmt.visible(str(basis).replace("_", " "))
-    value = figures.get("baseline_ms")
+    if basis == "run_tpot" and name == "baseline":
+        text += ", which logs no steps"
     return f"{fmt.ms(value)}, {text}" if fmt.is_number(value) else text
 
 
@@ -105,7 +131,12 @@ _PARTIAL = re.compile(r" in \d+ of \d+ strata: ")
 
 
 def missing(report: Report) -> list[str]:
-    """The figures that cannot be had: why, and what to switch on; those with one remedy stand together."""
+    """The figures that cannot be had: why, and what to switch on; those with one remedy stand together.
+
+    None where nothing is selected: every figure would be listed.
+    """
+    if nothing(report):
+        return []
     remedies: dict[str, tuple[list[str], dict[str, list[str]]]] = {}
     for item in report.coverage:
         figures, reasons = remedies.setdefault(item.switch_on, ([], {}))
@@ -123,6 +154,11 @@ def missing(report: Report) -> list[str]:
         )
         for remedy, (figures, reasons) in remedies.items()
     ]
+
+
+def warnings(report: Report) -> list[str]:
+    """The warnings that the answer does not hold already."""
+    return [warning(item) for item in report.warnings if item.code != NOTHING]
 
 
 def warning(item: Warning) -> str:

@@ -56,9 +56,9 @@ def _blocks(report: Report) -> Iterable[str]:
             yield f"<sub>{escape('. '.join(new))}.</sub>" if new else ""
     words = answer.rollbacks(report.total.figures)
     yield f"**Rollbacks.** {escape(words)}." if words else ""
-    yield _list(f"Warnings ({len(report.warnings)})", map(answer.warning, report.warnings), fold=False)
-    title = f"What these logs cannot tell ({len(report.coverage)}), and what gives it"
-    yield _list(title, answer.missing(report), fold=True)
+    warnings, missing = answer.warnings(report), answer.missing(report)
+    yield _list(f"Warnings ({len(warnings)})", warnings, fold=False)
+    yield _list(f"What these logs cannot tell ({len(report.coverage)}), and what gives it", missing, fold=True)
 
 
 def _strata(report: Report, rows: Sequence[Stratum], columns: Sequence[Column]) -> str:

@@ -210,7 +210,7 @@ COST = Column(
     "round\n/ plain",
     _with_bounds("round_cost", fmt.ratio, _short),
     ("round_cost",),
-    "round / plain: round_cost R, the sum of the three; C = R/τ",
+    "round / plain: round_cost R, the whole round over one plain step; C = R/τ",
 )
 COST_NARROW = Column(COST.head, _one("round_cost", fmt.ratio), COST.names, COST.note)
 ARTICLE = Column(
@@ -228,11 +228,18 @@ BONUS = Column(
 IID = Column(
     "i.i.d.", _one("speedup_iid", fmt.times), ("speedup_iid",), "i.i.d.: Leviathan et al. 2023, Thm 3.8, fed with p"
 )
+
+
+def _break_even_cell(figures: Figures) -> Cell:
+    value = figures.get("break_even_alpha")
+    return "never" if fmt.is_number(value) and value > 1 else fmt.ratio(value), ""
+
+
 BREAK_EVEN = Column(
-    "break-\neven α",
-    _one("break_even_alpha", fmt.ratio),
+    "break-even\nα",
+    _break_even_cell,
     ("break_even_alpha",),
-    "break-even α: break_even_alpha, the α at which C would be 1.0 at this cost",
+    "break-even α: break_even_alpha, the α at which C would be 1.0 at this cost; never: above 1",
 )
 OBSERVED_SHORT = Column("observed", _one("speedup_observed", fmt.times), ("speedup_observed",))
 
@@ -285,6 +292,8 @@ def notes(columns: tuple[Column, ...], rows: tuple[Stratum, ...]) -> list[str]:
             told.extend(_rho_notes(rows))
         elif column is OBSERVED or column is OBSERVED_SHORT:
             told.append(_observed_note(rows))
+        elif column in (COST, COST_NARROW) and {INFLATION, RHO_ROUND, OVERHEAD} <= set(columns):
+            told.append(column.note.replace("the whole round over one plain step", "the sum of the three"))
         elif column.note:
             told.append(column.note)
     return [note for note in told if note]

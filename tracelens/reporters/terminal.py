@@ -130,7 +130,7 @@ class TerminalReporter:
         _rollbacks(page, report.total)
         _positions(page, report.total)
         _list(page, "What these logs cannot tell, and what gives it", "-", answer.missing(report))
-        _list(page, "Warnings", "!", map(answer.warning, report.warnings), "yellow")
+        _list(page, "Warnings", "!", answer.warnings(report), "yellow")
         page.flush()
 
 
@@ -139,7 +139,8 @@ def _answer(page: Page, report: Report) -> None:
     page.say((first, "bold"))
     for line in rest:
         page.say(line)
-    counts = [(len(report.warnings), "warning"), (len(report.coverage), "figure not to be had")]
+    lacking = 0 if answer.nothing(report) else len(report.coverage)
+    counts = [(len(answer.warnings(report)), "warning"), (lacking, "figure not to be had")]
     told = ", ".join(f"{n} {what if n == 1 else _plural(what)}" for n, what in counts if n)
     if told:
         page.say((f"{told}: see the end.", _QUIET))
@@ -191,12 +192,14 @@ def _grid(page: Page, report: Report, rows: Sequence[Stratum], columns: Sequence
     grid = plain_grid(page)
     heads = list(report.by) if split else [" / ".join("K" if c == "num_speculative_tokens" else c for c in report.by)]
     for head in heads or [""]:
+        # Words of the header are never broken.
+        least = max([8, *(cell_len(word) for word in fmt.label(head).split())] if head else [8])
         grid.add_column(
             page.text(fmt.label(head) if head else ""),
             vertical="top",
             overflow="fold",
-            min_width=8,
-            max_width=max(20, page.width // 4),
+            min_width=least,
+            max_width=max(20, page.width // 4, least),
         )
     for column in columns:
         left = column is VERDICT
