@@ -221,7 +221,7 @@ def test_relative_stamps_router_prefix_and_children() -> None:
 
 def test_two_starts_and_forced_acceptance() -> None:
     lines = [
-        "0.00.014.000 I srv    load_model: loading model '/home/someone/models/a.gguf'",
+        "0.00.014.000 I srv    load_model: loading model '/mnt/someone/models/a.gguf'",
         "0.00.144.000 I spec common_specu: no implementations specified for speculative decoding",
         *block(0, 10, 24)[:2],
         "0.00.014.000 I cmn  common_param: common_params_print_info: build 9159 (abc) with GNU 12 for Linux",

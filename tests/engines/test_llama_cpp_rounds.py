@@ -149,7 +149,7 @@ def test_response_with_timings() -> None:
     body = {
         "choices": [{"finish_reason": "stop", "message": {"content": "private"}}],
         "id": "chatcmpl-x",
-        "model": "/home/someone/m.gguf",
+        "model": "/mnt/someone/m.gguf",
         "timings": TIMINGS,
     }
     tables, rejects = ingest({"task_type": "chat", "temperature": 0.7, "response": body})

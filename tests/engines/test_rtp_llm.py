@@ -234,7 +234,7 @@ def test_settings_come_from_where_the_endpoint_has_them() -> None:
     request = record["request"]["request_json"]
     request |= {
         "extra_configs": {"generate_config": {"force_sp_accept": True, "temperature": 0.1}},
-        "model": "/home/ann/m",
+        "model": "/mnt/ann/m",
     }
     del request["temperature"], request["extend_fields"]
     request |= {"source": "app-a", "response_format": {"type": "json_object"}}
