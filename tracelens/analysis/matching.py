@@ -41,10 +41,13 @@ def define_baseline(con: duckdb.DuckDBPyConnection, groups: dict[str, str], wher
         groups: the grouping, as names and expressions over `facts`.
         where: the user's filter, checked already.
     """
-    con.execute(
-        "create or replace view every_baseline as select * from facts where case when getvariable('baseline_run') is"
-        " null then role = 'baseline' else run_id = getvariable('baseline_run')::varchar end"
-    )
+    # By name of the run, which Parquet can skip by; without such a run nothing is read at all.
+    runs = [str(row[0]) for row in con.execute(
+        "select run_id from run_traits where case when getvariable('baseline_run') is null then role = 'baseline'"
+        " else run_id = getvariable('baseline_run')::varchar end order by run_id"
+    ).fetchall()]  # fmt: skip
+    named = f"run_id in ({', '.join(map(literal, runs))})" if runs else "false"
+    con.execute(f"create or replace view every_baseline as select * from facts where {named}")
     fate, condition = None, ""
     if where is not None:
         fate = "applied" if columns_of(con, where) <= _TRAFFIC else "other_columns"
@@ -54,7 +57,7 @@ def define_baseline(con: duckdb.DuckDBPyConnection, groups: dict[str, str], wher
             fate, condition = "no_rows", ""
     wanted = {name: sql for name, sql in groups.items() if name in CLASSES or sql.startswith("labels[")}
     wanted = wanted or {"task_type": "task_type"}
-    classes = {name: sql for name, sql in wanted.items() if _any(con, f"{sql} is not null")}
+    classes = {name: sql for name, sql in wanted.items() if runs and _any(con, f"{sql} is not null")}
     head = f"create or replace view baseline_facts as select {struct(classes)} as traffic, * from every_baseline"
     con.execute(head + condition)
     return Matching(tuple(classes), tuple(name for name in wanted if name in groups and name not in classes), fate)
@@ -81,7 +84,7 @@ def check_named(con: duckdb.DuckDBPyConnection, run: str) -> None:
     Raises:
         InputError: the run drafted tokens.
     """
-    row = con.execute("select sum(drafted)::bigint from held where run_id = $1", [run]).fetchone()
+    row = con.execute("select max(drafted) from held where run_id = $1", [run]).fetchone()
     if row and row[0]:
         plain = [name for (name,) in con.execute(
             "select distinct run_id from run_traits where role = 'baseline' order by run_id limit 5").fetchall()
