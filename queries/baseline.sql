@@ -82,7 +82,8 @@ with setting as (
   from mix
   group by stratum, is_total
 ), classed as materialized (
-  -- A class that the baseline has is compared with it alone; any other with the whole: step_traffic, tpot_traffic NULL.
+  -- A class that the baseline has is compared with it alone; any other with the whole (step_traffic or tpot_traffic
+  -- is NULL).
   select m.*, k.engine as base_engine, k.batch as knows_batch, k.context as knows_context,
          m.part is null or not k.model as is_last,
          case when c.step_ms is not null then m.traffic end as step_traffic,
@@ -103,7 +104,8 @@ with setting as (
          case when full_key.step_ms is not null then true
               when m.batch_bucket is not null and knows_batch
               then batch.step_ms is not null and (m.context_bucket is null or not knows_context)
-              when coalesce(m.batch_bucket, m.context_bucket) is null and not knows_batch and not knows_context then true
+              when coalesce(m.batch_bucket, m.context_bucket) is null and not knows_batch and not knows_context
+              then true
          end as is_full,
          case when is_last then step_any.cell end as last_step_cell,
          case when is_last then tpot_any.cell end as last_tpot_cell,

@@ -1,5 +1,5 @@
 -- Question: what does a token really take, as the user sees it?
--- Inputs: view strata (request rows). Failed requests are left out.
+-- Inputs: views strata (request rows) and prices. Failed requests are left out.
 -- Output, one row a stratum and one for all (stratum IS NULL):
 --   tpot_ms               sum of decode time / sum of (output tokens - 1): token weighted, never from inter-chunk gaps
 --   tpot_p50_ms, tpot_p95_ms  over requests
@@ -7,9 +7,12 @@
 --   output_tokens         generated tokens of all requests
 --   ttft_ms, queue_ms     means over requests
 --   tpot_sums             {m, y, x, yy, xy, xx} over requests, for the interval
+--   priced_sums           the same of decode time over what it would be without speculation (prices), for the interval
+--                         of the speedup: requests of a slow class are slow on both sides
 -- Basis: decode_us and output_tokens; a logged TPOT counts with its tokens, or as one token where they are unknown.
 with timed as (
-  select stratum, run_id, unit, weight, output_tokens, ttft_ms, queue_ms,
+  select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, unit, weight, output_tokens, ttft_ms,
+         queue_ms,
          case when output_tokens > 1 or output_tokens is null
               then coalesce(decode_ms, tpot_ms * (output_tokens - 1), tpot_ms) end as decode,
          case when output_tokens > 1 then output_tokens - 1
@@ -19,13 +22,28 @@ with timed as (
   where grain = 'request' and not coalesce(error, false)
 ), usable as (
   select *, decode is not null and tokens is not null as is_timed from timed
+), priced as (
+  select u.*, p.tpot as plain, q.tpot as plain_total
+  from usable u
+  left join prices p
+    on not p.is_total and p.stratum = u.stratum and p.traffic = u.traffic and p.engine = u.engine
+       and p.model is not distinct from u.model and p.batch_bucket is not distinct from u.batch_bucket
+       and p.context_bucket is not distinct from u.context_bucket
+  left join prices q
+    on q.is_total and q.traffic = u.traffic and q.engine = u.engine and q.model is not distinct from u.model
+       and q.batch_bucket is not distinct from u.batch_bucket
+       and q.context_bucket is not distinct from u.context_bucket
 ), units as (
   select stratum, grouping(stratum) as is_total, run_id, unit, sum(weight * decode) filter (is_timed) as decode,
-         sum(weight * tokens) filter (is_timed) as tokens
-  from usable
+         sum(weight * tokens) filter (is_timed) as tokens,
+         case when is_total = 1 then sum(weight * tokens * plain_total) filter (is_timed)
+              else sum(weight * tokens * plain) filter (is_timed) end as plain
+  from priced
   group by grouping sets ((stratum, run_id, unit), (run_id, unit))
 ), sums as (
-  select stratum, is_total, ratio_sums(decode, tokens) as tpot_sums from units group by stratum, is_total
+  select stratum, is_total, ratio_sums(decode, tokens) as tpot_sums, ratio_sums(decode, plain) as priced_sums
+  from units
+  group by stratum, is_total
 ), quantiles as (
   select stratum, grouping(stratum) as is_total, quantile_cont(tpot, 0.5) filter (is_timed) as p50,
          quantile_cont(tpot, 0.95) filter (is_timed) as p95, nullif(count(*) filter (is_timed), 0) as tpot_requests,
@@ -34,7 +52,8 @@ with timed as (
   group by grouping sets ((stratum), ())
 )
 select case when q.is_total = 0 then q.stratum end as stratum, s.tpot_sums.y / nullif(s.tpot_sums.x, 0) as tpot_ms,
-       q.p50 as tpot_p50_ms, q.p95 as tpot_p95_ms, q.tpot_requests, q.output_tokens, q.ttft_ms, q.queue_ms, s.tpot_sums
+       q.p50 as tpot_p50_ms, q.p95 as tpot_p95_ms, q.tpot_requests, q.output_tokens, q.ttft_ms, q.queue_ms, s.tpot_sums,
+       s.priced_sums
 from quantiles q
 left join sums s on s.stratum is not distinct from q.stratum and s.is_total = q.is_total
 order by q.is_total, q.stratum;

@@ -478,10 +478,10 @@ select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, un
 from seen
 group by stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, unit;
 
--- Plain step of every cell (traffic, engine, model, batch, context) of a stratum, ms: what `baseline.sql` found. Empty
--- here;
+-- Plain step and TPOT of every cell (traffic, engine, model, batch, context) of a stratum, ms: what `baseline.sql`
+-- found. Empty here;
 -- `tracelens report` fills it, so that rho.sql can tell what cost and baseline share.
 create or replace view prices as
 select stratum, stratum is null as is_total, traffic, engine, model, batch_bucket, context_bucket,
-       null::double as price, null::varchar as basis
+       null::double as price, null::double as tpot, null::varchar as basis
 from unit_sums where false;

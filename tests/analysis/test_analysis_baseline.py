@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from lakes import Row, write_lake
 
@@ -179,3 +180,22 @@ def test_only_a_baseline_or_nothing_is_said_in_a_sentence(tmp_path: Path) -> Non
         MarkdownReporter().render(found, out)
     assert len(out.getvalue().splitlines()) <= 12
     assert "cannot tell" not in out.getvalue()
+
+
+def test_the_interval_of_the_total_knows_that_classes_are_slow_on_both_sides(tmp_path: Path) -> None:
+    """Mixes by chance, a model name for each of 150 seeds: the population's 50:50 gives 25 over 15 ms."""
+    rng = np.random.default_rng(5)
+    rows: list[Row] = []
+    for seed in range(150):
+        for run, short, long in (("off", 10, 40), ("on", 10, 20)):
+            for i, is_long in enumerate(rng.random(40) < 0.5):
+                ms = (long if is_long else short) * (1 + 0.05 * rng.normal())
+                rows.append(
+                    {"run_id": f"{run}{seed}", "request_id": f"{run}{seed}-{i}", "output_tokens": 101,
+                     "task_type": "long" if is_long else "short", "decode_us": round(ms * 100_000),
+                     "model": f"m{seed}"}
+                )  # fmt: skip
+    runs = [{"run_id": f"off{seed}", "role": "baseline"} for seed in range(150)]
+    found = report(write_lake(tmp_path, requests=rows, runs=runs), ReportOptions(by=("model",)))
+    # Of a stratum by model the classes are no part: task_type is matched where no other class of traffic is grouped by.
+    assert 0.90 <= np.mean([holds(s.figures, 25 / 15) for s in found.strata]) <= 0.99

@@ -132,7 +132,10 @@ def _speedup_tpot(out: Figures, priced: Priced, level: float) -> None:
     out["speedup_tpot"] = plain / tpot
     given = base.get("baseline_tpot_basis") == "value"
     first = _estimate(plain, base.get("baseline_tpot_relvar"), base.get("baseline_tpot_units"), given=given)
-    second = ratio_estimate(RatioSums.of(priced.speedup.get("tpot_sums")))
+    # Against prices by class, so that what both sides share (slow classes) cancels; a named value is one price for all.
+    name = "tpot_sums" if given else "priced_sums"
+    ratio = ratio_estimate(RatioSums.of(priced.speedup.get(name)))
+    second = None if ratio is None else Estimate(float(tpot), ratio.relative_variance, ratio.freedom)
     if first is not None and second is not None:
         bound(out, "speedup_tpot", positive_interval(quotient(first, second), level))
 
