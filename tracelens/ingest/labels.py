@@ -58,7 +58,10 @@ class Labels:
             frame = frame.drop([c for c in frame.columns if c.startswith("_label_")])
         return self._from_rules(frame)
 
-    def _from_file(self, frame: pl.DataFrame, types: Mapping[str, pl.DataType]) -> tuple[pl.DataFrame, dict[str, pl.Expr]]:
+    def _from_file(
+        self, frame: pl.DataFrame, types: Mapping[str, pl.DataType]
+    ) -> tuple[pl.DataFrame, dict[str, pl.Expr]]:
+        """The rows with what the file says of them, and the values of its other columns, for the map."""
         import polars as pl
 
         assert self.rows is not None

@@ -83,7 +83,7 @@ class GenericEngine:
                 "rho",
                 "rho_verify",
                 "temperature",
-            ),  # fmt: skip
+            ),
             'print {"record":"round","request_id":…,"drafted":…,"accepted":…,"draft_ms":…,"target_ms":…} a round',
         ),
         Surface(
