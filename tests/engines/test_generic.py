@@ -156,6 +156,7 @@ def test_stamps(stamps: dict[str, Any], ts: datetime | None, basis: str) -> None
         (ROUND | {"accepted": "3"}, "accepted: wrong type"),
         (ROUND | {"accepted": float("nan")}, "accepted: not a finite number"),
         (ROUND | {"accepted": -1}, "accepted: negative"),
+        (ROUND | {"drafted": 2_000_000_000}, "identity broken: drafted <= 65536"),
         (ROUND | {"accepted": 2**31, "drafted": 5}, "accepted: out of range"),
         (ROUND | {"round_index": 2**63}, "round_index: out of range"),
         (ROUND | {"round_index": 10**400}, "round_index: out of range"),

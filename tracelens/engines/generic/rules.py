@@ -100,8 +100,11 @@ LIST_FACTS: Mapping[str, Mapping[str, str]] = {
 
 _FLOAT_MAX = "1.7976931348623157e308"
 _BASES = "('logged', 'exact', 'derived', 'estimated')"
+# No engine drafts more tokens in a round; a figure beyond it is no draft, and its positions could not be counted.
+_LONGEST_DRAFT = 65_536
 _OWN: Mapping[str, Sequence[tuple[str, str]]] = {
     "rounds": (
+        (f"drafted <= {_LONGEST_DRAFT}", f"drafted <= {_LONGEST_DRAFT}"),
         ("accepted is not missing", "accepted is not null"),
         ("accepted <= drafted", "accepted <= drafted"),
         # emitted - 1, not accepted + 1: that would overflow an INTEGER at its largest value.
@@ -111,6 +114,7 @@ _OWN: Mapping[str, Sequence[tuple[str, str]]] = {
     ),
     "windows": (
         ("accepted <= drafted", "accepted <= drafted"),
+        (f"drafted <= {_LONGEST_DRAFT} a round", f"drafted * 1e0 <= rounds * {_LONGEST_DRAFT}e0"),
         ("sum of accepted_per_pos = accepted", "accepted_per_pos_sum = accepted"),
         ("accepted_per_pos >= 0", "accepted_per_pos_min >= 0"),
         ("accepted_per_pos does not increase", "accepted_per_pos_falls"),
@@ -123,6 +127,7 @@ _OWN: Mapping[str, Sequence[tuple[str, str]]] = {
     ),
     "requests": (
         ("accepted <= drafted", "accepted <= drafted"),
+        (f"drafted <= {_LONGEST_DRAFT} a round", f"drafted * 1e0 <= rounds * {_LONGEST_DRAFT}e0"),
         ("accepted_hist >= 0", "accepted_hist_min >= 0"),
         ("sum of accepted_hist = rounds", "accepted_hist_sum = rounds"),
         ("sum of j * accepted_hist[j] = accepted", "accepted_hist_moment = accepted"),
@@ -144,6 +149,8 @@ def _identities(name: str) -> tuple[tuple[str, str], ...]:
             rules.append((f"{column.name} >= 0", f"{column.name} >= 0"))
         elif column.arrow == "double":
             rules.append((f"{column.name} >= 0", f"{column.name} >= 0 and {column.name} <= {_FLOAT_MAX}"))
+    if "num_speculative_tokens" in table(name).names:
+        rules.append((f"num_speculative_tokens <= {_LONGEST_DRAFT}", f"num_speculative_tokens <= {_LONGEST_DRAFT}"))
     if "top_p" in table(name).names:
         rules.append(("top_p <= 1", "top_p <= 1"))
     return (*rules, *_OWN[name])
