@@ -157,6 +157,8 @@ def test_stamps(stamps: dict[str, Any], ts: datetime | None, basis: str) -> None
         (ROUND | {"accepted": float("nan")}, "accepted: not a finite number"),
         (ROUND | {"accepted": -1}, "accepted: negative"),
         (ROUND | {"drafted": 2_000_000_000}, "identity broken: drafted <= 65536"),
+        (ROUND | {"draft_us": 2**60}, "identity broken: draft_us <= 1e15"),
+        (WINDOW | {"rounds": 2**60, "drafted": 2**60, "accepted": 1}, "identity broken: rounds <= 1e15"),
         (ROUND | {"accepted": 2**31, "drafted": 5}, "accepted: out of range"),
         (ROUND | {"round_index": 2**63}, "round_index: out of range"),
         (ROUND | {"round_index": 10**400}, "round_index: out of range"),

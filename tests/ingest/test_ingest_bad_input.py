@@ -187,7 +187,8 @@ def test_hostile_values_are_data(tmp_path: Path, lake: Path, value: str) -> None
     [
         ({"accepted": "5"}, "measured"),
         ({"source_id": "x"}, "measured"),
-        ({"run_id": "x"}, "measured"),
+        ({"run_id": "x"}, "with --run"),
+        ({"role": "baseline"}, "with --role"),
         ({"labels": "x"}, "measured"),
         ({"temperature": "hot"}, "is a number"),
         ({"temperature": "nan"}, "is a number from 0"),

@@ -106,7 +106,7 @@ def _from_file(path: Path) -> dict[str, str]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"claim: cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"claim: {path} is no JSON: {error}") from error
     if not isinstance(document, Mapping):
         raise InputError(f"claim: {path} must hold an object such as {{'alpha': 0.72, 'rho': 0.1, 'k': 5}}")

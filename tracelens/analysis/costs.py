@@ -19,6 +19,8 @@ from tracelens.model.intervals import (
 #: Below this share of the rounds (or tokens) with a baseline of their own engine and model, nothing is compared.
 LEAST_MATCHED = 0.8
 
+_FEWEST_UNITS = 1.5  # an effective number: two requests of very different length are fewer than two
+
 
 @dataclass(frozen=True, slots=True)
 class Priced:
@@ -174,6 +176,7 @@ def _estimate(value: float, relvar: float | None, units: float | None, *, given:
     """Take `units`, the effective number of independent ones, less one as degrees of freedom, at least one."""
     if given:
         return Estimate(value)
-    if relvar is None or not math.isfinite(relvar) or not units:
+    # What one request alone shows has no spread that it could tell: no interval, and no verdict.
+    if relvar is None or not math.isfinite(relvar) or not units or units < _FEWEST_UNITS:
         return None
     return Estimate(value, max(relvar, 0.0), max(units - 1.0, 1.0))

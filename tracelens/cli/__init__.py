@@ -85,10 +85,23 @@ def _failed(error: Exception, *, debug: bool) -> int:
     if isinstance(error, OSError) and error.strerror:
         _say(f"Error: {error.filename or 'a file'}: {error.strerror}")
         return USAGE
+    if _is_broken_lake(error):
+        first = str(error).splitlines()[0][:300]
+        _say(f"Error: a file of the lake can't be read: it is broken, or not tracelens' own; move it away. {first}")
+        return USAGE
     hint = "" if debug else "; run again with --debug and report what it prints"
     # Only the kind and the place: the text of the exception could quote a record.
     _say(f"Error: a fault of tracelens {__version__}: {type(error).__name__} {_place(error)}{hint}")
     return FAULT
+
+
+def _is_broken_lake(error: Exception) -> bool:
+    """Whether DuckDB says that files are not what the lake's files are."""
+    if "duckdb" not in sys.modules:
+        return False
+    import duckdb
+
+    return isinstance(error, duckdb.IOException | duckdb.InvalidInputException) and "parquet" in str(error).lower()
 
 
 def _usage(error: Exception, message: str) -> int:

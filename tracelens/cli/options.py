@@ -98,9 +98,12 @@ def run_or_ms(text: str | None) -> str | float | None:
     if text is None:
         return None
     try:
-        return float(text.strip().removesuffix("ms"))
+        value = float(text.strip().removesuffix("ms"))
     except ValueError:
         return text
+    if not 1e-6 <= value <= 1e9:
+        raise InputError(f"--baseline {text}: not a time of a decode step in ms; write e.g. 21.3")
+    return value
 
 
 def moment(text: str | None, option: str) -> datetime | None:
@@ -117,9 +120,9 @@ def moment(text: str | None, option: str) -> datetime | None:
             start = datetime(day.year, day.month, day.day, tzinfo=UTC)
             return start + timedelta(days=1) if option == "--until" else start
         stamp = datetime.fromisoformat(text.strip())
+        return stamp.replace(tzinfo=UTC) if stamp.tzinfo is None else stamp.astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise InputError(
             f"{option} {text!r} is no time: write 2026-05-01, 2026-05-01T14:30, 2026-05-01T14:30:00Z "
             "or 2026-05-01T14:30:00+08:00"
         ) from error
-    return stamp.replace(tzinfo=UTC) if stamp.tzinfo is None else stamp.astimezone(UTC)

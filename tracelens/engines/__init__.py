@@ -32,7 +32,7 @@ def load(only: str = "auto") -> list[Engine]:
     engines += [import_module(f"tracelens.engines.{name}").ENGINE for name in BUILT_IN]
     if only == "auto":
         return engines
-    chosen = [e for e in engines if e.name in (only, "generic")]
-    if not any(e.name == only for e in engines):
+    chosen = [e for e in engines if e.name == only]
+    if not chosen:
         raise InputError(f"--engine {only}: unknown; known are auto, {', '.join(sorted(e.name for e in engines))}")
     return chosen

@@ -168,7 +168,7 @@ def read_rules(path: Path | None) -> tuple[Rule, ...]:
         return ()
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path}: not valid TOML: {error}") from error
     rules = document.get("task", [])
     if not isinstance(rules, list):

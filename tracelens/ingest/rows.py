@@ -83,6 +83,8 @@ def parse_sets(sets: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]
     labels: dict[str, str] = {}
     names = {c.name: c for t in FACTS for c in table(t).columns}
     for key, value in sets.items():
+        if key in ("role", "run", "run_id", "engine"):
+            raise InputError(f"--set {key}=…: say it with --{key.removesuffix('_id')}")
         if key in SETTABLE:
             columns[key] = _typed(key, value, names[key].arrow)
         elif key in names:

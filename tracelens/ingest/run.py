@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tracelens.engines.base import Engine
+from tracelens.errors import InputError
 from tracelens.ingest.labels import Labels, read_labels, read_rules
 from tracelens.ingest.options import IngestOptions, Staged, Summary
 from tracelens.ingest.rows import parse_sets
@@ -81,11 +82,17 @@ def ingest(paths: Sequence[str], lake: Path, options: IngestOptions, progress: P
 
 def _adoptable(lake: Path) -> dict[str, dict[str, str]]:
     """Folder -> engine -> run, where start-up lines of that folder's logs tell of exactly one run."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     started: dict[tuple[str, str], set[str]] = {}
     for path in sorted((lake / "runs").glob("*.parquet")):
-        rows = pq.read_table(path, columns=["run_id", "scope", "engine", "started", "engine_version"]).to_pylist()
+        try:
+            rows = pq.read_table(path, columns=["run_id", "scope", "engine", "started", "engine_version"]).to_pylist()
+        except (pa.ArrowException, OSError, KeyError) as error:
+            raise InputError(
+                f"{path} can't be read ({type(error).__name__}): it is broken or not tracelens' own; move it away"
+            ) from error
         for row in rows:
             told = row["started"] is not None or row["engine_version"] is not None
             if told and row["scope"] and row["scope"] != row["run_id"]:

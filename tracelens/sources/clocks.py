@@ -17,6 +17,7 @@ _NEW_YEAR_DAYS = 180
 _OLD_YEAR_DAYS = 330
 # The local clock falls back by an hour (Lord Howe: half an hour) when daylight saving ends.
 _FALL_BACK = timedelta(minutes=30)
+_EARLIEST, _LATEST = datetime(1971, 1, 1), datetime(2261, 1, 1)
 # Longer than any gap a zone has cut into its clock.
 _BEFORE_GAP = timedelta(hours=3)
 
@@ -53,8 +54,10 @@ def resolve(frame: pl.DataFrame, *, tz: str | None, year: int | None, mtime: flo
         stamps = _with_years(stamps, year, mtime)
     local = stamps["wall"] if tz is None else _to_utc(stamps["wall"], tz)
     known = "zone_assumed" if tz is None else "absolute"
+    # No log is older or newer; beyond, other libraries have no such time.
+    ts = pl.coalesce("utc", local)
     return stamps.select(
-        ts=pl.coalesce("utc", local),
+        ts=pl.when(ts.is_between(_EARLIEST, _LATEST)).then(ts),
         basis=pl.when(pl.col("utc").is_not_null())
         .then(pl.lit("absolute"))
         .when("yearless")

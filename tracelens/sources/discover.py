@@ -67,6 +67,8 @@ def discover(paths: Sequence[str]) -> tuple[list[SourceFile], list[Skipped]]:
 
 def _expand(argument: str) -> list[Path]:
     """The literal path, or what the glob matches."""
+    if not argument.strip():
+        raise InputError("an empty path was given (an unset variable?); name a file, a folder, a pattern or -")
     path = Path(argument)
     try:
         path.lstat()

@@ -147,6 +147,8 @@ def _identities(name: str) -> tuple[tuple[str, str], ...]:
     for column in table(name).columns:
         if column.arrow in ("int32", "int64") and column.name not in NOT_READ:
             rules.append((f"{column.name} >= 0", f"{column.name} >= 0"))
+            if column.arrow == "int64":  # 31 years in us; sums of more would not fit their type
+                rules.append((f"{column.name} <= 1e15", f"{column.name} <= 1000000000000000"))
         elif column.arrow == "double":
             rules.append((f"{column.name} >= 0", f"{column.name} >= 0 and {column.name} <= {_FLOAT_MAX}"))
     if "num_speculative_tokens" in table(name).names:
