@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 
 INT32_MAX = 2**31 - 1
+# No engine drafts more tokens in a round; a figure beyond it is no draft, and its positions could not be counted.
+LONGEST_DRAFT = 65_536
 INT64_MAX = 2**63 - 1
 # From here on a double no longer holds every whole number: a larger float is no count.
 _FLOAT_WHOLE = 2.0**53

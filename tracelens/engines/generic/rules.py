@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from tracelens.engines.units import LONGEST_DRAFT
 from tracelens.lake.schema import FACTS, table
 
 # What `record` (or `table`) may say, and the table it names. An explicit word wins over every rule below.
@@ -100,11 +101,9 @@ LIST_FACTS: Mapping[str, Mapping[str, str]] = {
 
 _FLOAT_MAX = "1.7976931348623157e308"
 _BASES = "('logged', 'exact', 'derived', 'estimated')"
-# No engine drafts more tokens in a round; a figure beyond it is no draft, and its positions could not be counted.
-_LONGEST_DRAFT = 65_536
 _OWN: Mapping[str, Sequence[tuple[str, str]]] = {
     "rounds": (
-        (f"drafted <= {_LONGEST_DRAFT}", f"drafted <= {_LONGEST_DRAFT}"),
+        (f"drafted <= {LONGEST_DRAFT}", f"drafted <= {LONGEST_DRAFT}"),
         ("accepted is not missing", "accepted is not null"),
         ("accepted <= drafted", "accepted <= drafted"),
         # emitted - 1, not accepted + 1: that would overflow an INTEGER at its largest value.
@@ -114,7 +113,7 @@ _OWN: Mapping[str, Sequence[tuple[str, str]]] = {
     ),
     "windows": (
         ("accepted <= drafted", "accepted <= drafted"),
-        (f"drafted <= {_LONGEST_DRAFT} a round", f"drafted * 1e0 <= rounds * {_LONGEST_DRAFT}e0"),
+        (f"drafted <= {LONGEST_DRAFT} a round", f"drafted * 1e0 <= rounds * {LONGEST_DRAFT}e0"),
         ("sum of accepted_per_pos = accepted", "accepted_per_pos_sum = accepted"),
         ("accepted_per_pos >= 0", "accepted_per_pos_min >= 0"),
         ("accepted_per_pos does not increase", "accepted_per_pos_falls"),
@@ -127,7 +126,7 @@ _OWN: Mapping[str, Sequence[tuple[str, str]]] = {
     ),
     "requests": (
         ("accepted <= drafted", "accepted <= drafted"),
-        (f"drafted <= {_LONGEST_DRAFT} a round", f"drafted * 1e0 <= rounds * {_LONGEST_DRAFT}e0"),
+        (f"drafted <= {LONGEST_DRAFT} a round", f"drafted * 1e0 <= rounds * {LONGEST_DRAFT}e0"),
         ("accepted_hist >= 0", "accepted_hist_min >= 0"),
         ("sum of accepted_hist = rounds", "accepted_hist_sum = rounds"),
         ("sum of j * accepted_hist[j] = accepted", "accepted_hist_moment = accepted"),
@@ -152,7 +151,7 @@ def _identities(name: str) -> tuple[tuple[str, str], ...]:
         elif column.arrow == "double":
             rules.append((f"{column.name} >= 0", f"{column.name} >= 0 and {column.name} <= {_FLOAT_MAX}"))
     if "num_speculative_tokens" in table(name).names:
-        rules.append((f"num_speculative_tokens <= {_LONGEST_DRAFT}", f"num_speculative_tokens <= {_LONGEST_DRAFT}"))
+        rules.append((f"num_speculative_tokens <= {LONGEST_DRAFT}", f"num_speculative_tokens <= {LONGEST_DRAFT}"))
     if "top_p" in table(name).names:
         rules.append(("top_p <= 1", "top_p <= 1"))
     return (*rules, *_OWN[name])

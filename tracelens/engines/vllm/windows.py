@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.engines.base import Reject, Tables
+from tracelens.engines.units import LONGEST_DRAFT
 from tracelens.engines.vllm.recover import recover
 
 # Methods that draft a chain of exactly K tokens every round; ngram and suffix stop early, trees are not chains.
@@ -152,7 +153,7 @@ def v0_windows(lines: pl.DataFrame, started: pl.DataFrame, tables: Tables) -> pl
     )
     # The count that opens a start the log tells of began there; otherwise its beginning is unknown.
     known = pl.col("_first") & (pl.col("started") < pl.col("ts"))
-    even = (pl.col("k") > 0) & (pl.col("_drafted") % pl.col("k") == 0)
+    even = pl.col("k").is_between(1, LONGEST_DRAFT) & (pl.col("_drafted") % pl.col("k") == 0)
     out = out.with_columns(
         ts_start=pl.coalesce("_before", pl.when(known).then("started")),
         rounds=pl.when(even).then(pl.col("_drafted") // pl.col("k")),
