@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.lake.parquet import NO_DAY, to_arrow, write_table
-from tracelens.lake.schema import FACTS, table
+from tracelens.lake.parquet import to_arrow, write_table
+from tracelens.lake.schema import FACTS, NO_DAY, table
 
 PAIR = pl.List(pl.Struct({"key": pl.String, "value": pl.String}))
 _MAP = st.none() | st.dictionaries(st.text(max_size=4), st.none() | st.text(max_size=4), max_size=3)

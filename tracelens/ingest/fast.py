@@ -21,8 +21,8 @@ from tracelens.engines.generic import rules
 from tracelens.ingest.fast_sql import Statement, statement
 from tracelens.ingest.rows import Naming
 from tracelens.ingest.typed import BARE, ZONED, columns_of, decoder, stamp_range
-from tracelens.lake.parquet import COMPRESSION, NO_DAY, ROW_GROUP
-from tracelens.lake.schema import DAY_OF, FACTS
+from tracelens.lake.parquet import COMPRESSION, ROW_GROUP
+from tracelens.lake.schema import DAY_OF, FACTS, NO_DAY
 from tracelens.sources.discover import SourceFile
 from tracelens.sources.stream import BlockStream
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens.lake.schema import DAY_OF, table
+from tracelens.lake.schema import DAY_OF, NO_DAY, table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 COMPRESSION = "zstd"
 LEVEL = 3
 ROW_GROUP = 122_880
-NO_DAY = "__HIVE_DEFAULT_PARTITION__"
 
 
 def write_empty(name: str, path: Path) -> None:

@@ -17,6 +17,8 @@ TABLES = ("rounds", "windows", "requests", "runs", "rejects", "sources")
 FACTS = ("rounds", "windows", "requests")
 # The column whose UTC day is the partition `date=` of a table; the other tables are not partitioned.
 DAY_OF = {"rounds": "ts", "windows": "ts_end", "requests": "ts_end"}
+# The value of that partition for a row without a time: the name every Hive-style reader takes for NULL.
+NO_DAY = "__HIVE_DEFAULT_PARTITION__"
 SCHEMA_VERSION = 1
 
 

@@ -17,14 +17,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tracelens.errors import InputError
-from tracelens.lake.schema import DAY_OF, TABLES
+from tracelens.lake.schema import DAY_OF, NO_DAY, TABLES
 
 try:
     import fcntl
 except ImportError:  # Windows has no advisory locks of this kind; there one writer at a time is the user's care
     fcntl = None  # type: ignore[assignment]
 
-NO_DAY = "__HIVE_DEFAULT_PARTITION__"
 _STAGING = ".staging"
 _JOURNAL = "commit.json"
 _OWNER = "owner.lock"
