@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-from tracelens.analysis.results import NOTHING, Report, Warning
+from tracelens.analysis.results import NOTHING, Missing, Report, Warning
 from tracelens.reporters import format as fmt
 from tracelens.reporters.tables import RHO_TEXT, Figures, k_text, rho, verdict
 
@@ -131,19 +132,24 @@ _PARTIAL = re.compile(r" in \d+ of \d+ strata: ")
 
 
 def missing(report: Report) -> list[str]:
-    """The figures that cannot be had: why, and what to switch on; those with one remedy stand together.
+    """The figures that cannot be had: why, and what to switch on.
 
     None where nothing is selected: every figure would be listed.
     """
-    if nothing(report):
-        return []
-    remedies: dict[str, tuple[list[str], dict[str, list[str]]]] = {}
-    for item in report.coverage:
-        figures, reasons = remedies.setdefault(item.switch_on, ([], {}))
+    return [] if nothing(report) else remedies(report.coverage)
+
+
+def remedies(coverage: Sequence[Missing]) -> list[str]:
+    """Figures that cannot be had; those with one remedy stand together."""
+    found: dict[str, tuple[list[str], dict[str, list[str]]]] = {}
+    for item in coverage:
+        figures, reasons = found.setdefault(item.switch_on, ([], {}))
         figures.append(item.figure)
         # The strata that lack a figure are named once for all reasons that they share.
-        found = _PARTIAL.search(item.because)
-        because, where = (item.because[: found.start()], item.because[found.start() :]) if found else (item.because, "")
+        partial = _PARTIAL.search(item.because)
+        because, where = (
+            (item.because[: partial.start()], item.because[partial.start() :]) if partial else (item.because, "")
+        )
         told = reasons.setdefault(where, [])
         if because not in told:
             told.append(because)
@@ -152,7 +158,7 @@ def missing(report: Report) -> list[str]:
             f"{', '.join(figures)}: {'; '.join('; '.join(told) + where for where, told in reasons.items())}"
             f"{f' → {remedy}' if remedy else ''}"
         )
-        for remedy, (figures, reasons) in remedies.items()
+        for remedy, (figures, reasons) in found.items()
     ]
 
 

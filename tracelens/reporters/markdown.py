@@ -9,6 +9,7 @@ from typing import TextIO
 from tracelens.analysis.results import Report, Stratum
 from tracelens.reporters import answer
 from tracelens.reporters import format as fmt
+from tracelens.reporters.sheet import Cell, Grid, Sheet
 from tracelens.reporters.tables import NARROW, VERDICT, Column, notes, present, rows_of
 
 # What Markdown, its tables, HTML in it, or a forge (mentions, issue numbers, formulas) would take for more than text.
@@ -30,6 +31,30 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[b
     """A pipe table of cells that are already escaped."""
     lines = [heads, ["---:" if r else "---" for r in right], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def sheet(shown: Sheet) -> str:
+    """A sheet as Markdown: the first paragraph is bold, folded lists are closed."""
+    first, *rest = map(escape, shown.lead)
+    blocks = [f"**{first}**", *rest]
+    for grid in shown.grids:
+        blocks += [f"### {escape(grid.title)}" if grid.title else "", _grid(grid)]
+        blocks.append(f"<sub>{escape('. '.join(grid.notes))}.</sub>" if grid.notes else "")
+    for bullets in shown.bullets:
+        title = f"{bullets.title} ({len(bullets.items)})"
+        blocks.append(_list(title, bullets.items, fold=bullets.folded))
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _grid(grid: Grid) -> str:
+    right = [i >= grid.keys for i in range(len(grid.heads))]
+    heads = [escape(" ".join(head.split())) for head in grid.heads]
+    return table(heads, ([_cell(cell) for cell in row] for row in grid.rows), right)
+
+
+def _cell(cell: Cell) -> str:
+    text = escape(" ".join(filter(None, (cell.text, cell.quiet))))
+    return f"**{text}**" if cell.style in ("green", "red", "bold") and text else text
 
 
 class MarkdownReporter:

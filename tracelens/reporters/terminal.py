@@ -17,6 +17,7 @@ from rich.text import Text
 from tracelens.analysis.results import Report, Stratum
 from tracelens.reporters import answer
 from tracelens.reporters import format as fmt
+from tracelens.reporters.sheet import Grid, Sheet
 from tracelens.reporters.tables import ALPHA, NARROW, RHO, VERDICT, WIDE, Column, K, Table, notes, present, rows_of
 
 _WIDE_FROM = 140
@@ -281,3 +282,62 @@ def _list(page: Page, title: str, mark: str, items: Iterable[str], style: str = 
     page.say((title, f"bold {style}".strip()))
     for text in told:
         page.item(mark, text)
+
+
+def sheet(shown: Sheet, out: TextIO, width: int | None = None) -> None:
+    """Draw a sheet: the first paragraph is bold; a table that is too wide is split, and no number is ever cut."""
+    page = Page(out, width)
+    first, *rest = shown.lead
+    page.say((first, "bold"))
+    for line in rest:
+        page.say(line)
+    told: set[str] = set()
+    for grid in shown.grids:
+        page.gap()
+        if grid.title:
+            page.say((grid.title, "bold"))
+        for columns in _parts(page, grid, tuple(range(grid.keys, len(grid.heads)))):
+            page.console.print(_drawn(page, grid, columns))
+        new = [note for note in grid.notes if note not in told]
+        told.update(new)
+        if new:
+            page.say((f"{'. '.join(new)}.", _QUIET), indent=2)
+    for bullets in shown.bullets:
+        _list(page, bullets.title, "!" if bullets.warn else "-", bullets.items, "yellow" if bullets.warn else "")
+    page.flush()
+
+
+def _parts(page: Page, grid: Grid, columns: tuple[int, ...]) -> list[tuple[int, ...]]:
+    if len(columns) <= 1 or page.needs(_drawn(page, grid, columns)) <= page.width:
+        return [columns]
+    middle = (len(columns) + 1) // 2
+    return [part for half in (columns[:middle], columns[middle:]) for part in _parts(page, grid, half)]
+
+
+def _drawn(page: Page, grid: Grid, columns: Sequence[int]) -> RichTable:
+    drawn = plain_grid(page)
+    for i in range(grid.keys):
+        least = max([8, *(cell_len(word) for word in grid.heads[i].split())])
+        drawn.add_column(
+            page.text(fmt.visible(grid.heads[i])),
+            vertical="top",
+            overflow="fold",
+            min_width=least,
+            max_width=max(28, page.width // 4, least),
+        )
+    for i in columns:
+        drawn.add_column(page.text(grid.heads[i]), justify="right", no_wrap=True, vertical="top")
+    for i, row in enumerate(grid.rows):
+        if i in grid.sections:
+            drawn.add_section()
+        cells = (row[j] for j in (*range(grid.keys), *columns))
+        drawn.add_row(
+            *(
+                page.text(
+                    (c.text, c.style or (_QUIET if c.text == fmt.DASH else "")),
+                    *([(f" {c.quiet}", _QUIET)] if c.quiet else []),
+                )
+                for c in cells
+            )
+        )
+    return drawn

@@ -1,0 +1,163 @@
+"""One question to one lake: the rows it is about, how they are grouped, and the figures of every stratum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracelens.analysis import absent, cautions, costs, coverage, figures
+from tracelens.analysis.answers import Answers, Key, ask
+from tracelens.analysis.claim import Claim
+from tracelens.analysis.costs import Priced
+from tracelens.analysis.results import Missing, Stratum, Warning
+from tracelens.analysis.selection import Defined, Selection, define_strata, keep_small_tables, utc
+from tracelens.errors import InputError
+from tracelens.lake.connection import connect
+
+if TYPE_CHECKING:
+    import duckdb
+
+# A stratum is shown when it holds at least one of these.
+_SUBSTANCE = ("accepted", "drafted", "plain_steps", "draft_ms_per_token", "target_ms", "step_ms", "tpot_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked: grouping, filters, baseline and claim.
+
+    `where` is one SQL expression over the view `facts`; `baseline` is the name of a run or a plain step in ms;
+    `level` is the level of every interval.
+    """
+
+    by: tuple[str, ...] = ("task_type",)
+    where: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    runs: tuple[str, ...] = ()
+    baseline: str | float | None = None
+    claim: Claim | None = None
+    near_k_delta: int = 1
+    near_k_threshold: float = 0.5
+    level: float = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A connection whose views `selected`, `strata`, `unit_sums` and `prices` are those of one question."""
+
+    con: duckdb.DuckDBPyConnection
+    question: Question
+    defined: Defined
+    answers: Answers
+    strata: tuple[Stratum, ...]
+    total: Stratum
+    hidden: tuple[Stratum, ...]
+    engines: tuple[str, ...]
+
+    def keys(self) -> list[Key]:
+        """Key of every stratum shown, in order, and None for the total at the end."""
+        return [*(tuple(s.key.values()) for s in self.strata), None]
+
+    def stratum(self, key: Key) -> Stratum:
+        """The stratum of a key of `keys`."""
+        return self.total if key is None else self.strata[self.keys().index(key)]
+
+    def priced(self, key: Key) -> Priced:
+        """Baseline, costs and acceptance of a stratum over the rows that the baseline prices."""
+        return _priced(self.answers, key)
+
+    def missing(self) -> tuple[Missing, ...]:
+        """Figures that these records cannot give."""
+        return coverage.missing_figures(self.total, self.strata, self.engines, timed_apart=bool(self.hidden))
+
+    def warnings(self) -> tuple[Warning, ...]:
+        """What a reader of the figures must know, what touches every figure first."""
+        nothing = [] if self.engines else absent.nothing_selected(self.con)
+        named = self.question.baseline if isinstance(self.question.baseline, str) else None
+        return (
+            *nothing,
+            *cautions.warnings(self.con, self.total, self.strata, self.defined, named),
+            *absent.times_without_class(self.hidden),
+        )
+
+
+@contextmanager
+def opened(lake: Path, question: Question) -> Iterator[Session]:
+    """Open a lake for one question and answer the queries that every analysis needs.
+
+    Raises:
+        InputError: no lake there, an unknown column or run, a `where` that is no expression over `facts`.
+    """
+    by = tuple(dict.fromkeys(question.by))
+    _check(question)
+    con = connect(lake)
+    try:
+        keep_small_tables(con)
+        run = question.baseline if isinstance(question.baseline, str) else None
+        _set_variables(con, question, run)
+        defined = define_strata(con, Selection(by, question.where, question.since, question.until, question.runs, run))
+        answers = ask(con, defined)
+        strata = [
+            Stratum(dict(zip(by, key, strict=True)), stratum_figures(answers, key, question))
+            for key in answers.strata()
+            if by
+        ]
+        shown = tuple(s for s in strata if any(s.figures.get(name) is not None for name in _SUBSTANCE))
+        hidden = absent.without_class(shown)
+        engines = tuple(row[0] for row in con.execute("select distinct engine from unit_sums").fetchall())
+        yield Session(
+            con,
+            question,
+            defined,
+            answers,
+            tuple(s for s in shown if s not in hidden),
+            Stratum({}, stratum_figures(answers, None, question)),
+            hidden,
+            engines,
+        )
+    finally:
+        con.close()
+
+
+def stratum_figures(answers: Answers, key: Key, question: Question) -> dict[str, Any]:
+    """All figures of one stratum, under the names of the performance model."""
+    rho, priced, level = answers.one("rho", key), _priced(answers, key), question.level
+    out = figures.acceptance(answers.one("alpha", key), level)
+    out |= figures.positions(answers.all("hazards", key), level)
+    out |= figures.rollbacks(answers.one("near_k", key), answers.all("rollback", key), level)
+    out |= costs.costs(rho, priced, out, level)
+    out |= figures.theory(out, question.claim)
+    out |= costs.observed(answers.one("speedup", key), priced, out, level)
+    return out
+
+
+def _priced(answers: Answers, key: Key) -> Priced:
+    return Priced(
+        answers.one("baseline", key),
+        answers.one_priced("rho", key),
+        answers.one_priced("alpha", key),
+        answers.one_priced("speedup", key),
+    )
+
+
+def _check(question: Question) -> None:
+    if not isinstance(question.baseline, str | None) and not question.baseline > 0:
+        raise InputError(f"--baseline must be above 0 ms, not {question.baseline}")
+    if question.near_k_delta < 0:
+        raise InputError(f"near_k_delta must be 0 or more, not {question.near_k_delta}")
+    if not 0 < question.level < 1:
+        raise InputError(f"the level of intervals must lie between 0 and 1, not {question.level}")
+    if question.since and question.until and utc(question.since) >= utc(question.until):
+        raise InputError(f"--since {question.since} is not before --until {question.until}")
+
+
+def _set_variables(con: duckdb.DuckDBPyConnection, question: Question, run: str | None) -> None:
+    milliseconds = None if run is not None or question.baseline is None else float(question.baseline)
+    con.execute("set variable near_k_delta = $1", [question.near_k_delta])
+    con.execute("set variable near_k_threshold = $1", [question.near_k_threshold])
+    con.execute("set variable baseline_ms = $1", [milliseconds])
+    con.execute("set variable baseline_run = $1", [run])

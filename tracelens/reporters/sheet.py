@@ -1,0 +1,127 @@
+"""An answer as paragraphs, tables and lists: what a terminal and Markdown both can draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TextIO, TypeVar
+
+from tracelens.analysis.results import Missing, Stratum, Warning
+from tracelens.errors import InputError
+from tracelens.reporters import FORMATS
+from tracelens.reporters import format as fmt
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell: its text, what stands quietly behind it (an interval), and a style that says yes (green) or no (red)."""
+
+    text: str
+    quiet: str = ""
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table. The first `keys` columns are text and stand beside every part when it is too wide and is split.
+
+    `heads` may hold line breaks; `sections` are the rows before which a line is drawn; `notes` say the conventions.
+    """
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    keys: int = 1
+    sections: frozenset[int] = frozenset()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bullets:
+    """A list under a title; `folded` ones are closed in Markdown, `warn` ones are warnings."""
+
+    title: str
+    items: tuple[str, ...]
+    folded: bool = False
+    warn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """The answer in a sentence first (`lead`), then tables, then lists."""
+
+    lead: tuple[str, ...]
+    grids: tuple[Grid, ...] = ()
+    bullets: tuple[Bullets, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class View(Generic[Result]):
+    """How one kind of answer is shown: as a sheet, as the JSON document of the contract, as flat rows."""
+
+    sheet: Callable[[Result], Sheet]
+    document: Callable[[Result], Mapping[str, Any]]
+    rows: Callable[[Result], tuple[Sequence[str], Sequence[Sequence[Any]]]]
+
+    def render(self, result: Result, chosen: str, out: TextIO, *, width: int | None = None) -> None:
+        """Write `result` to `out` in the format `chosen`; `width` is that of a terminal, by default its own."""
+        match chosen:
+            case "json":
+                from tracelens.reporters import json_
+
+                json_.write(self.document(result), out, indent=2)
+            case "csv":
+                from tracelens.reporters import csv_
+
+                csv_.write(*self.rows(result), out)
+            case "markdown":
+                from tracelens.reporters import markdown
+
+                out.write(fmt.fold(markdown.sheet(self.sheet(result)), getattr(out, "encoding", None)))
+            case "table":
+                from tracelens.reporters import terminal
+
+                terminal.sheet(self.sheet(result), out, width)
+            case _:
+                check(chosen)
+
+
+def check(chosen: str) -> None:
+    """Refuse a format before any work is done.
+
+    Raises:
+        InputError: this version has no such format.
+    """
+    if chosen not in FORMATS:
+        raise InputError(f"--format {chosen} is not in this version: use one of {', '.join(FORMATS)}")
+
+
+def key_cells(stratum: Stratum, by: Sequence[str], *, total: bool) -> tuple[Cell, ...]:
+    """The cells of a stratum's key; `all` for the total."""
+    if total or not by:
+        return (Cell("all"), *(Cell("") for _ in by[1:]))
+    return tuple(Cell(fmt.label(stratum.key.get(c)), style="dim" if stratum.key.get(c) is None else "") for c in by)
+
+
+def name_of(stratum: Stratum) -> str:
+    """The key of a stratum in a sentence; `all traffic` for the total."""
+    parts = [f"{name}={fmt.label(value)}" for name, value in stratum.key.items()]
+    return ", ".join(parts) or "all traffic"
+
+
+def figure(figures: Mapping[str, Any], name: str, show: Callable[[Any], str], bound: Callable[[Any], str]) -> Cell:
+    """A figure with its interval behind it."""
+    return Cell(show(figures.get(name)), fmt.bounds(figures, name, bound))
+
+
+def endnotes(warnings: Sequence[Warning], missing: Sequence[Missing]) -> tuple[Bullets, ...]:
+    """Warnings, and what the records cannot tell, at the end of a sheet."""
+    from tracelens.reporters import answer
+
+    told = (
+        Bullets("Warnings", tuple(answer.warning(w) for w in warnings), warn=True),
+        Bullets("What these logs cannot tell, and what gives it", tuple(answer.remedies(missing)), folded=True),
+    )
+    return tuple(bullets for bullets in told if bullets.items)
