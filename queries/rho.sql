@@ -1,5 +1,5 @@
 -- Question: what does a draft token cost, and what a verify pass and a whole step?
--- Inputs: views unit_sums, strata, prices. Steps that also hold prefill are left out of every mean and shown apart.
+-- Inputs: views priced_units, strata, prices. Steps that also hold prefill are left out of every mean and shown apart.
 -- Output, one row a stratum and one for all (stratum IS NULL); request view, ms:
 --   draft_ms_per_token        draft time / drafted tokens, over rounds with a draft
 --   draft_cost_basis          timed (from durations) or logged_mean (draft_ms_per_token of the log)
@@ -13,39 +13,26 @@
 --                             verify_inflation = V/b, round_cost = T/b, token = T/b/tau_committed.
 --                             Clustered both by unit and by step: variance by unit + by step - by row.
 --                             That of b's own measurement is not in them: see baseline.sql
+--   step_spread               what rows of one step share: covariances of ln of D/d (d), V (v), T (t) and the plain
+--                             step (b), by step - by row, on top of those by unit; NULL where no step is shared
 --   units                     effective number of independent units with a time
 -- Basis: rounds, windows or requests: whichever grain holds the time (see facts).
-with all_units as materialized (
-  from unit_sums
-), priced as (
-  select s.stratum, 0 as is_total, s.run_id, s.unit, dt, dn, d_all, d_rounds, v, vn, t, tn, e_all as e, n_all as n, w,
-         w * p.price as b
-  from all_units s
-  left join prices p
-    on not p.is_total and p.stratum = s.stratum and p.traffic = s.traffic and p.engine = s.engine
-       and p.model is not distinct from s.model
-       and p.batch_bucket is not distinct from s.batch_bucket
-       and p.context_bucket is not distinct from s.context_bucket
-  union all
-  select null as stratum, 1 as is_total, s.run_id, s.unit, dt, dn, d_all, d_rounds, v, vn, t, tn, e_all, n_all, w,
-         w * p.price as b
-  from all_units s
-  left join prices p
-    on p.is_total and p.traffic = s.traffic and p.engine = s.engine and p.model is not distinct from s.model
-       and p.batch_bucket is not distinct from s.batch_bucket
-       and p.context_bucket is not distinct from s.context_bucket
+with priced as materialized (
+  from priced_units
 ), sums as materialized (
-  select stratum, is_total, run_id, unit, sum(columns(* exclude (stratum, is_total, run_id, unit)))
+  select stratum, is_total, run_id, unit, sum(dt) as dt, sum(dn) as dn, sum(d_all) as d_all,
+         sum(d_rounds) as d_rounds, sum(v) as v, sum(vn) as vn, sum(t) as t, sum(tn) as tn, sum(e_all) as e,
+         sum(n_all) as n, sum(w) as w, sum(b) as b
   from priced
   group by stratum, is_total, run_id, unit
 ), extras as (
-  select stratum, grouping(stratum) as is_total,
+  select stratum, is_total,
          sum(sample) / nullif(sum(sample_n), 0) as sample_ms, sum(rollback) / nullif(sum(rollback_n), 0) as rollback_ms,
          sum(repack) / nullif(sum(repack_n), 0) as repack_ms, sum(lag) / nullif(sum(lag_n), 0) as emit_lag_ms,
          sum(prefill_t) / nullif(sum(prefill_n), 0) as prefill_step_ms, sum(prefill_n) as prefill_rounds,
          sum(logged) / nullif(sum(logged_n), 0) as logged_mean
-  from all_units
-  group by grouping sets ((stratum), ())
+  from priced
+  group by stratum, is_total
 ), totals as (
   select stratum, is_total, sum(dt) as dt, nullif(sum(dn), 0) as dn, sum(d_all) as d_all,
          nullif(sum(d_rounds), 0) as d_rounds, sum(v) as v, nullif(sum(vn), 0) as vn, sum(t) as t,
@@ -113,6 +100,14 @@ with all_units as materialized (
   select q.*, case when o.is_verify then z_v else coalesce(z_price, 0) end as z_b
   from parts q
   left join own o on o.stratum is not distinct from q.stratum and o.is_total = (q.is_total = 1)
+), shared_spread as (
+  -- What rows of one step share, beyond what their units have: by step - by row, of every pair.
+  select stratum, is_total, sum(pair * z_d * z_d) as dd, sum(pair * z_d * z_v) as dv, sum(pair * z_d * z_t) as dt,
+         sum(pair * z_d * z_b) as db, sum(pair * z_v * z_v) as vv, sum(pair * z_v * z_t) as vt,
+         sum(pair * z_v * z_b) as vb, sum(pair * z_t * z_t) as tt, sum(pair * z_t * z_b) as tb,
+         sum(pair * z_b * z_b) as bb
+  from (select *, case kind when 'step' then every else -every end as pair from linear where kind <> 'unit')
+  group by stratum, is_total
 ), squares as (
   select stratum, is_total, kind, sum(every * (z_d - z_v) ** 2) as rho_verify, sum(every * (z_d - z_b) ** 2) as rho,
          sum(every * (z_draft - z_b) ** 2) as rho_round, sum(every * (z_v - z_b) ** 2) as verify_inflation,
@@ -148,8 +143,12 @@ select case when t.is_total = 0 then t.stratum end as stratum,
        x.prefill_step_ms, x.prefill_rounds, t.dn as drafted_timed, t.d_rounds as draft_rounds, t.vn as target_rounds,
        t.tn as step_rounds, t.units,
        v.rho_verify as rho_verify_relvar, v.rho as rho_relvar, v.rho_round as rho_round_relvar,
-       v.verify_inflation as verify_inflation_relvar, v.round_cost as round_cost_relvar, v.token as token_relvar
+       v.verify_inflation as verify_inflation_relvar, v.round_cost as round_cost_relvar, v.token as token_relvar,
+       case when h.stratum is not null or h.is_total = 1
+            then {'dd': h.dd, 'dv': h.dv, 'dt': h.dt, 'db': h.db, 'vv': h.vv, 'vt': h.vt, 'vb': h.vb, 'tt': h.tt,
+                  'tb': h.tb, 'bb': h.bb} end as step_spread
 from totals t
+left join shared_spread h on h.stratum is not distinct from t.stratum and h.is_total = t.is_total
 join extras x on x.stratum is not distinct from t.stratum and x.is_total = t.is_total
 left join variances v on v.stratum is not distinct from t.stratum and v.is_total = t.is_total
 order by t.is_total, t.stratum;

@@ -1,5 +1,5 @@
 -- Question: what does a token really take, as the user sees it?
--- Inputs: views strata (request rows) and prices. Failed requests are left out.
+-- Inputs: view priced_requests (request rows of strata, and prices). Failed requests are left out.
 -- Output, one row a stratum and one for all (stratum IS NULL):
 --   tpot_ms               sum of decode time / sum of (output tokens - 1): token weighted, never from inter-chunk gaps
 --   tpot_p50_ms, tpot_p95_ms  over requests
@@ -10,29 +10,8 @@
 --   priced_sums           the same of decode time over what it would be without speculation (prices), for the interval
 --                         of the speedup: requests of a slow class are slow on both sides
 -- Basis: decode_us and output_tokens; a logged TPOT counts with its tokens, or as one token where they are unknown.
-with timed as (
-  select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, unit, weight, output_tokens, ttft_ms,
-         queue_ms,
-         case when output_tokens > 1 or output_tokens is null
-              then coalesce(decode_ms, tpot_ms * (output_tokens - 1), tpot_ms) end as decode,
-         case when output_tokens > 1 then output_tokens - 1
-              when output_tokens is null and tpot_ms is not null then 1 end as tokens,
-         coalesce(decode_ms / nullif(output_tokens - 1, 0), tpot_ms) as tpot
-  from strata
-  where grain = 'request' and not coalesce(error, false)
-), usable as (
-  select *, decode is not null and tokens is not null as is_timed from timed
-), priced as (
-  select u.*, p.tpot as plain, q.tpot as plain_total
-  from usable u
-  left join prices p
-    on not p.is_total and p.stratum = u.stratum and p.traffic = u.traffic and p.engine = u.engine
-       and p.model is not distinct from u.model and p.batch_bucket is not distinct from u.batch_bucket
-       and p.context_bucket is not distinct from u.context_bucket
-  left join prices q
-    on q.is_total and q.traffic = u.traffic and q.engine = u.engine and q.model is not distinct from u.model
-       and q.batch_bucket is not distinct from u.batch_bucket
-       and q.context_bucket is not distinct from u.context_bucket
+with priced as materialized (
+  from priced_requests
 ), units as (
   select stratum, grouping(stratum) as is_total, run_id, unit, sum(weight * decode) filter (is_timed) as decode,
          sum(weight * tokens) filter (is_timed) as tokens,
@@ -48,7 +27,7 @@ with timed as (
   select stratum, grouping(stratum) as is_total, quantile_cont(tpot, 0.5) filter (is_timed) as p50,
          quantile_cont(tpot, 0.95) filter (is_timed) as p95, nullif(count(*) filter (is_timed), 0) as tpot_requests,
          sum(weight * output_tokens) as output_tokens, avg(ttft_ms) as ttft_ms, avg(queue_ms) as queue_ms
-  from usable
+  from priced
   group by grouping sets ((stratum), ())
 )
 select case when q.is_total = 0 then q.stratum end as stratum, s.tpot_sums.y / nullif(s.tpot_sums.x, 0) as tpot_ms,

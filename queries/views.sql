@@ -393,6 +393,10 @@ select {'task_type': task_type} as traffic, * from facts
 where case when getvariable('baseline_run') is null then role = 'baseline'
            else run_id = getvariable('baseline_run')::varchar end;
 
+-- Every run without speculation, whether or not it is the baseline: what control noise is told from.
+create or replace view control_facts as
+select {'task_type': task_type} as traffic, * from facts where role = 'baseline';
+
 -- Rounds by draft length and accepted length: from rounds, and exactly from histograms and per-position counts where
 -- every round had the same draft length. `bucket` spreads the units over 4096 groups that are independent too.
 create or replace view round_shapes as
@@ -463,6 +467,7 @@ select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, un
        sum(case when rollback_ms is not null then cw * time_rounds end) as rollback_n,
        sum(cw * repack_ms) as repack, sum(case when repack_ms is not null then cw * time_rounds end) as repack_n,
        sum(cw * emit_lag_ms) as lag, sum(case when emit_lag_ms is not null then cw * time_rounds end) as lag_n,
+       bool_or(has_prefill is not null and step_ms is not null) as prefill_known,
        sum(case when has_prefill then weight * step_ms end) as prefill_t,
        sum(case when has_prefill and step_ms is not null then weight * time_rounds end) as prefill_n,
        sum(weight * draft_ms_per_token * coalesce(drafted_timed, 1)) as logged,
@@ -485,3 +490,52 @@ create or replace view prices as
 select stratum, stratum is null as is_total, traffic, engine, model, batch_bucket, context_bucket,
        null::double as price, null::double as tpot, null::varchar as basis
 from unit_sums where false;
+
+-- unit_sums beside the plain steps of the same rounds, ms: b = w x price. A row a stratum (is_total = 0), and again for
+-- the total with the total's prices (is_total = 1, stratum NULL).
+create or replace view priced_units as
+with all_units as materialized (
+  from unit_sums
+)
+select s.*, 0 as is_total, s.w * p.price as b
+from all_units s
+left join prices p
+  on not p.is_total and p.stratum = s.stratum and p.traffic = s.traffic and p.engine = s.engine
+     and p.model is not distinct from s.model
+     and p.batch_bucket is not distinct from s.batch_bucket
+     and p.context_bucket is not distinct from s.context_bucket
+union all by name
+select s.* exclude (stratum), 1 as is_total, s.w * p.price as b
+from all_units s
+left join prices p
+  on p.is_total and p.traffic = s.traffic and p.engine = s.engine and p.model is not distinct from s.model
+     and p.batch_bucket is not distinct from s.batch_bucket
+     and p.context_bucket is not distinct from s.context_bucket;
+
+-- Requests with their decode time: tokens after the first, and the TPOT without speculation of the same class (plain;
+-- plain_total by the total's prices). Failed requests are left out.
+create or replace view priced_requests as
+with timed as (
+  select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, unit, weight, output_tokens, ttft_ms,
+         queue_ms,
+         case when output_tokens > 1 or output_tokens is null
+              then coalesce(decode_ms, tpot_ms * (output_tokens - 1), tpot_ms) end as decode,
+         case when output_tokens > 1 then output_tokens - 1
+              when output_tokens is null and tpot_ms is not null then 1 end as tokens,
+         coalesce(decode_ms / nullif(output_tokens - 1, 0), tpot_ms) as tpot
+  from strata
+  where grain = 'request' and not coalesce(error, false)
+), usable as (
+  select *, decode is not null and tokens is not null as is_timed from timed
+)
+select u.*, p.tpot as plain, q.tpot as plain_total
+from usable u
+left join prices p
+  on not p.is_total and p.stratum = u.stratum and p.traffic = u.traffic and p.engine = u.engine
+     and p.model is not distinct from u.model and p.batch_bucket is not distinct from u.batch_bucket
+     and p.context_bucket is not distinct from u.context_bucket
+left join prices q
+  on q.is_total and q.traffic = u.traffic and q.engine = u.engine
+     and q.model is not distinct from u.model
+     and q.batch_bucket is not distinct from u.batch_bucket
+     and q.context_bucket is not distinct from u.context_bucket;

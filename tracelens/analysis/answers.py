@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
@@ -51,9 +51,9 @@ class Answers:
         """All rows of a stratum, in order."""
         return self.rows[query].get(key, [])
 
-    def one_priced(self, query: str, key: Key) -> dict[str, Any]:
-        """The row over what a baseline prices."""
-        return _first((self.priced_tpot if query == "speedup" else self.priced)[query], key)
+    def one_priced(self, query: str, key: Key, *, tpot: bool = False) -> dict[str, Any]:
+        """The row over what a baseline prices; `speedup`, and with `tpot` any query, over what its TPOT prices."""
+        return _first((self.priced_tpot if tpot or query == "speedup" else self.priced)[query], key)
 
     def strata(self) -> list[tuple[Value, ...]]:
         """Every stratum that any query knows, in order."""
@@ -61,14 +61,17 @@ class Answers:
         return sorted(found, key=lambda key: [(v is None, isinstance(v, str), v if v is not None else 0) for v in key])
 
 
-def ask(con: duckdb.DuckDBPyConnection, defined: Defined) -> Answers:
-    """Run every query once, and again those that a baseline can price for a part of the rows only."""
+def ask(con: duckdb.DuckDBPyConnection, defined: Defined, more: Sequence[str] = ()) -> Answers:
+    """Run every query once, and again those that a baseline can price for a part of the rows only.
+
+    `more` are queries beyond those of a report; they are answered over what the baselines price, too.
+    """
     keep(con, "unit_sums")
     rows: dict[str, Rows] = {"baseline": _price(con)}
-    for name in ("alpha", "hazards", "rollback", "near_k", "rho", "speedup"):
+    for name in dict.fromkeys(("alpha", "hazards", "rollback", "near_k", "rho", "speedup", "control_noise", *more)):
         rows[name] = run_query(con, name)
-    priced: dict[str, Rows] = {name: rows[name] for name in ("alpha", "rho")}
-    tpot: dict[str, Rows] = {"speedup": rows["speedup"]}
+    priced: dict[str, Rows] = {name: rows[name] for name in ("alpha", "rho", *more)}
+    tpot: dict[str, Rows] = {name: rows[name] for name in ("speedup", *more)}
     parts, timed = _is_partial(con, "price"), _some_runs_untimed(con)
     conditions = [text for text, holds in ((_PRICED.format("price"), parts), (_TIMED, timed)) if holds]
     if conditions:
@@ -76,7 +79,7 @@ def ask(con: duckdb.DuckDBPyConnection, defined: Defined) -> Answers:
         priced = {name: run_query(con, name) for name in priced}
     if _is_partial(con, "tpot"):
         narrow(con, defined, _PRICED.format("tpot"))
-        tpot = {"speedup": run_query(con, "speedup")}
+        tpot = {name: run_query(con, name) for name in tpot}
     narrow(con, defined, None)
     return Answers(rows, priced, tpot)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tracelens.errors import InputError
 from tracelens.model.acceptance import DraftAcceptRatio, TokenAcceptProb
-from tracelens.model.speedup import speedup_article, speedup_iid, speedup_with_bonus
+from tracelens.model.gap import EmittedShare, Plan
 
 FORMS = ("article", "article_tokens", "bonus", "iid")
 _EXAMPLE = "alpha=.72,rho=.1,k=5,form=article"
@@ -47,15 +47,19 @@ class Claim:
             raise InputError(f"claim: baseline_ms must be above 0, not {self.baseline_ms}")
 
     @property
+    def plan(self) -> Plan:
+        """The claim with its acceptance as the only kind that its form takes."""
+        match self.form:
+            case "iid":
+                return Plan(self.form, TokenAcceptProb(self.alpha), self.rho, self.k)
+            case "article_tokens":
+                return Plan(self.form, EmittedShare(self.alpha), self.rho, self.k)
+        return Plan(self.form, DraftAcceptRatio(self.alpha), self.rho, self.k)
+
+    @property
     def speedup(self) -> float:
         """The claimed speedup, `speedup_claimed`."""
-        if self.form == "iid":
-            return float(speedup_iid(TokenAcceptProb(self.alpha), self.rho, self.k))
-        if self.form == "bonus":
-            return float(speedup_with_bonus(DraftAcceptRatio(self.alpha), self.rho, self.k))
-        if self.form == "article":
-            return float(speedup_article(DraftAcceptRatio(self.alpha), self.rho, self.k))
-        return self.alpha * self.k / (1.0 + self.rho * self.k)
+        return self.plan.speedup
 
     def as_mapping(self) -> dict[str, float | int | str | None]:
         """The claim as JSON prints it."""

@@ -60,7 +60,21 @@ def define_baseline(con: duckdb.DuckDBPyConnection, groups: dict[str, str], wher
     classes = {name: sql for name, sql in wanted.items() if runs and _any(con, f"{sql} is not null")}
     head = f"create or replace view baseline_facts as select {struct(classes)} as traffic, * from every_baseline"
     con.execute(head + condition)
+    _define_controls(con, classes, condition, runs)
     return Matching(tuple(classes), tuple(name for name in wanted if name in groups and name not in classes), fate)
+
+
+def _define_controls(
+    con: duckdb.DuckDBPyConnection, classes: dict[str, str], condition: str, baseline: list[str]
+) -> None:
+    """Define `control_facts`: every run without speculation, that one among them which the user named."""
+    runs = con.execute("select run_id from run_traits where role = 'baseline' order by run_id").fetchall()
+    names = dict.fromkeys([*baseline, *(str(row[0]) for row in runs)])
+    named = f"run_id in ({', '.join(map(literal, names))})" if names else "false"
+    con.execute(f"create or replace view every_control as select * from facts where {named}")
+    con.execute(
+        f"create or replace view control_facts as select {struct(classes)} as traffic, * from every_control{condition}"
+    )
 
 
 def traffic(groups: dict[str, str], matching: Matching) -> str:

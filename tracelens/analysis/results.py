@@ -60,3 +60,76 @@ class Report:
     coverage: tuple[Missing, ...]
     warnings: tuple[Warning, ...]
     claim: Mapping[str, Value] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GapTerm:
+    """One cause of a gap: a factor of the speedup, points of speedup, ms a token; each with its interval.
+
+    `includes` names causes that lie in it because nobody logged them; `planned` and `observed` are what moved.
+    """
+
+    name: str
+    factor: float
+    factor_low: float | None
+    factor_high: float | None
+    points: float | None
+    points_low: float | None
+    points_high: float | None
+    ms_per_token: float | None
+    ms_per_token_low: float | None
+    ms_per_token_high: float | None
+    measured: bool
+    includes: tuple[str, ...] = ()
+    planned: float | None = None
+    observed: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineTerm:
+    """The plain step that was planned with over the measured one: a factor of the absolute view alone.
+
+    Its ms a token close with those of the terms. Without a planned baseline it is 1 and not measured.
+    """
+
+    factor: float
+    ms_per_token: float
+    measured: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GapStratum:
+    """The gap of one class of traffic: its terms multiply to speedup_observed / speedup_claimed.
+
+    `speedup_observed_basis` is tpot, step, upper_bound (no whole step is logged) or None (no times: the terms are those
+    of the yield, without points). `baseline_ms` is what a token takes without speculation; `token_claimed_ms` and
+    `token_ms` the planned and the observed time of a token. `figures` are those of the report.
+    """
+
+    key: Mapping[str, Value]
+    speedup_claimed: float
+    speedup_observed: float | None
+    speedup_observed_low: float | None
+    speedup_observed_high: float | None
+    speedup_observed_basis: str | None
+    baseline_basis: str | None
+    baseline_ms: float | None
+    token_ms: float | None
+    token_claimed_ms: float | None
+    baseline: BaselineTerm
+    terms: tuple[GapTerm, ...]
+    unmeasured: tuple[str, ...]
+    figures: Mapping[str, Any]
+    verdict: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GapResult:
+    """The answer of `tracelens gap`."""
+
+    by: tuple[str, ...]
+    claim: Mapping[str, Value]
+    strata: tuple[GapStratum, ...]
+    total: GapStratum
+    coverage: tuple[Missing, ...]
+    warnings: tuple[Warning, ...]

@@ -36,6 +36,7 @@ class Selection:
     until: datetime | None = None
     runs: tuple[str, ...] = ()
     baseline_run: str | None = None
+    label: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def define_strata(con: duckdb.DuckDBPyConnection, selection: Selection) -> Defin
         InputError: unknown group, run, or a `where` that is no single expression over `facts`.
     """
     _check_runs(con, selection.runs)
-    filters = _filters(selection)
+    filters = filters_of(selection)
     if selection.where is not None:
         _check_expression(con, selection.where)
         filters.append(f"({selection.where}\n)")
@@ -140,7 +141,8 @@ def keep(con: duckdb.DuckDBPyConnection, name: str, condition: str = "") -> None
     con.execute(f"create or replace view {name} as select * from kept_{name}")
 
 
-def _filters(selection: Selection) -> list[str]:
+def filters_of(selection: Selection) -> list[str]:
+    """Conditions over `facts` that the selection sets, its `where` apart."""
     parts = []
     if selection.since is not None:
         since = utc(selection.since)
@@ -150,6 +152,9 @@ def _filters(selection: Selection) -> list[str]:
         parts.append(f"date <= date '{until:%Y-%m-%d}' and ts < timestamp '{until:%Y-%m-%d %H:%M:%S.%f}'")
     if selection.runs:
         parts.append(f"run_id in ({', '.join(literal(run) for run in selection.runs)})")
+    if selection.label is not None:
+        name, value = selection.label
+        parts.append(f"labels[{literal(name)}] = {literal(value)}")
     return parts
 
 

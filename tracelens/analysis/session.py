@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,8 +29,8 @@ _SUBSTANCE = ("accepted", "drafted", "plain_steps", "draft_ms_per_token", "targe
 class Question:
     """What is asked: grouping, filters, baseline and claim.
 
-    `where` is one SQL expression over the view `facts`; `baseline` is the name of a run or a plain step in ms;
-    `level` is the level of every interval.
+    `where` is one SQL expression over the view `facts`; `label` is the name and value of a label; `baseline` is the
+    name of a run or a plain step in ms; `level` is the level of every interval.
     """
 
     by: tuple[str, ...] = ("task_type",)
@@ -43,6 +43,7 @@ class Question:
     near_k_delta: int = 1
     near_k_threshold: float = 0.5
     level: float = 0.95
+    label: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +59,13 @@ class Session:
     hidden: tuple[Stratum, ...]
     engines: tuple[str, ...]
 
-    def keys(self) -> list[Key]:
+    def every_key(self) -> list[Key]:
         """Key of every stratum shown, in order, and None for the total at the end."""
         return [*(tuple(s.key.values()) for s in self.strata), None]
 
     def stratum(self, key: Key) -> Stratum:
-        """The stratum of a key of `keys`."""
-        return self.total if key is None else self.strata[self.keys().index(key)]
+        """The stratum of a key of `every_key`."""
+        return self.total if key is None else self.strata[self.every_key().index(key)]
 
     def priced(self, key: Key) -> Priced:
         """Baseline, costs and acceptance of a stratum over the rows that the baseline prices."""
@@ -86,8 +87,8 @@ class Session:
 
 
 @contextmanager
-def opened(lake: Path, question: Question) -> Iterator[Session]:
-    """Open a lake for one question and answer the queries that every analysis needs.
+def opened(lake: Path, question: Question, more: Sequence[str] = ()) -> Iterator[Session]:
+    """Open a lake for one question and answer the queries that every analysis needs, and `more`.
 
     Raises:
         InputError: no lake there, an unknown column or run, a `where` that is no expression over `facts`.
@@ -99,8 +100,9 @@ def opened(lake: Path, question: Question) -> Iterator[Session]:
         keep_small_tables(con)
         run = question.baseline if isinstance(question.baseline, str) else None
         _set_variables(con, question, run)
-        defined = define_strata(con, Selection(by, question.where, question.since, question.until, question.runs, run))
-        answers = ask(con, defined)
+        chosen = Selection(by, question.where, question.since, question.until, question.runs, run, question.label)
+        defined = define_strata(con, chosen)
+        answers = ask(con, defined, more)
         strata = [
             Stratum(dict(zip(by, key, strict=True)), stratum_figures(answers, key, question))
             for key in answers.strata()
@@ -132,6 +134,8 @@ def stratum_figures(answers: Answers, key: Key, question: Question) -> dict[str,
     out |= costs.costs(rho, priced, out, level)
     out |= figures.theory(out, question.claim)
     out |= costs.observed(answers.one("speedup", key), priced, out, level)
+    noise = answers.one("control_noise", key)
+    out |= {name: noise.get(name) for name in ("control_runs", "control_spread", "control_low_ms", "control_high_ms")}
     return out
 
 

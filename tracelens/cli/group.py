@@ -50,6 +50,11 @@ COMMANDS = {
         "Acceptance, draft cost, rollbacks and speedup, by class of traffic.",
         "tracelens report --by task_type,temperature_bucket --claim alpha=.72,rho=.1,k=5 -o report.md",
     ),
+    "gap": Command(
+        "tracelens.cli.gap:gap",
+        "Why is the speedup not the claimed one? The waterfall of causes.",
+        "tracelens gap --claim alpha=.72,rho=.1,k=5 --by task_type --run k5 --baseline off",
+    ),
     "query": Command(
         "tracelens.cli.query:query",
         "A named query, or SQL over the views of the lake.",

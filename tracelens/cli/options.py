@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tracelens.errors import InputError
+
+if TYPE_CHECKING:
+    from tracelens.analysis.session import Question
 
 DEFAULT_LAKE = Path("lake")
 
@@ -91,6 +94,37 @@ def columns(by: list[str]) -> tuple[str, ...]:
     """The columns of one or several `--by`, each once, in order."""
     names = (name.strip() for text in by for name in text.split(","))
     return tuple(dict.fromkeys(name for name in names if name))
+
+
+def question(
+    by: list[str],
+    where: str | None,
+    since: str | None,
+    until: str | None,
+    run: list[str],
+    baseline: str | None,
+    claim: str | None,
+    *,
+    near_k: int = 1,
+) -> Question:
+    """What is asked of the lake, from the options that every analysis has.
+
+    Raises:
+        InputError: a time, baseline or claim that cannot be read.
+    """
+    from tracelens.analysis.claim import parse_claim
+    from tracelens.analysis.session import Question
+
+    return Question(
+        by=columns(by),
+        where=where,
+        since=moment(since, "--since"),
+        until=moment(until, "--until"),
+        runs=tuple(run),
+        baseline=run_or_ms(baseline),
+        claim=None if claim is None else parse_claim(claim),
+        near_k_delta=near_k,
+    )
 
 
 def run_or_ms(text: str | None) -> str | float | None:

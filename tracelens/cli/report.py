@@ -32,23 +32,10 @@ def report(
     the formulas promise and the one that was observed, with intervals. What the logs cannot tell is listed with the
     setting that would make them tell it.
     """
-    from tracelens.analysis.report import ReportOptions, parse_claim
     from tracelens.analysis.report import report as analyse
     from tracelens.reporters import reporter
 
     chosen = reporter(opt.chosen_format(fmt, as_json, output))
-    result = analyse(
-        lake,
-        ReportOptions(
-            by=opt.columns(by),
-            where=where,
-            since=opt.moment(since, "--since"),
-            until=opt.moment(until, "--until"),
-            runs=tuple(run),
-            baseline=opt.run_or_ms(baseline),
-            claim=None if claim is None else parse_claim(claim),
-            near_k_delta=near_k,
-        ),
-    )
+    result = analyse(lake, opt.question(by, where, since, until, run, baseline, claim, near_k=near_k))
     with opened(output) as out:
         chosen.render(result, out)

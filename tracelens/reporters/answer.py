@@ -9,7 +9,8 @@ from tracelens.analysis.results import NOTHING, Missing, Report, Warning
 from tracelens.reporters import format as fmt
 from tracelens.reporters.tables import RHO_TEXT, Figures, k_text, rho, verdict
 
-_BASELINES = {
+#: What a baseline's basis means, in words.
+BASELINES = {
     "value": "given with --baseline",
     "run_step": "mean step of a run without speculation",
     "run_tpot": "TPOT of a run without speculation",
@@ -61,7 +62,15 @@ def _speed(figures: Figures) -> str:
     elif fmt.is_number(observed) and observed > 0:
         text += f"; a token takes {1 / observed:.2f} of its time in plain decoding, by TPOT"
     text += f": {_VERDICTS[verdict(figures)]}"
-    return f"{text}. {baselines(figures)}."
+    return f"{text}. {baselines(figures)}.{control(figures)}"
+
+
+def control(figures: Figures) -> str:
+    """How far the runs without speculation differ among themselves; empty where there are not two."""
+    spread, runs = figures.get("control_spread"), figures.get("control_runs")
+    if not fmt.is_number(spread):
+        return ""
+    return f" Control noise: {runs} runs without speculation differ by {fmt.percent(spread)} among themselves."
 
 
 def baselines(figures: Figures) -> str:
@@ -87,7 +96,7 @@ def _baseline(figures: Figures, name: str) -> str:
     basis, value = figures.get(f"{name}_basis"), figures.get(f"{name}_ms")
     if not basis:
         return ""
-    text = _BASELINES.get(str(basis)) or fmt.visible(str(basis).replace("_", " "))
+    text = BASELINES.get(str(basis)) or fmt.visible(str(basis).replace("_", " "))
     if basis == "run_tpot" and name == "baseline":
         text += ", which logs no steps"
     return f"{fmt.ms(value)}, {text}" if fmt.is_number(value) else text

@@ -6,13 +6,13 @@ import base64
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cache
 from typing import Any, TextIO
 
-from tracelens.analysis.results import Report, Stratum
+from tracelens.analysis.results import Missing, Report, Stratum, Warning
 
 SCHEMA_VERSION = 1
 
@@ -95,8 +95,24 @@ def document(report: Report) -> dict[str, Any]:
         "strata": [_row(stratum, names) for stratum in report.strata],
         "total": _row(report.total, names),
         "coverage": coverage(report, names),
-        "warnings": [{"code": w.code, "text": w.text, "evidence": dict(w.evidence)} for w in report.warnings],
+        "warnings": warnings(report.warnings),
     }
+
+
+def warnings(found: Sequence[Warning]) -> list[dict[str, Any]]:
+    """Warnings as JSON has them."""
+    return [{"code": w.code, "text": w.text, "evidence": dict(w.evidence)} for w in found]
+
+
+def missing(found: Sequence[Missing]) -> dict[str, dict[str, str | None]]:
+    """Why a figure cannot be had and what gives it, by figure."""
+    told: dict[str, dict[str, str | None]] = {}
+    for figure, item in ((name.strip(), m) for m in found for name in m.figure.split(",")):
+        entry = told.setdefault(figure, {"because": item.because, "switch_on": item.switch_on})
+        if entry["because"] != item.because:
+            entry["because"] = f"{entry['because']}; {item.because}"
+            entry["switch_on"] = f"{entry['switch_on']}; {item.switch_on}"
+    return told
 
 
 def _names(report: Report) -> list[str]:
@@ -111,12 +127,7 @@ def _row(stratum: Stratum, names: list[str]) -> dict[str, Any]:
 
 def coverage(report: Report, names: list[str] | None = None) -> dict[str, dict[str, str | None]]:
     """Why a figure cannot be had and what gives it, by figure; nulls that the analysis left unexplained too."""
-    told: dict[str, dict[str, str | None]] = {}
-    for figure, missing in ((name.strip(), m) for m in report.coverage for name in m.figure.split(",")):
-        entry = told.setdefault(figure, {"because": missing.because, "switch_on": missing.switch_on})
-        if entry["because"] != missing.because:
-            entry["because"] = f"{entry['because']}; {missing.because}"
-            entry["switch_on"] = f"{entry['switch_on']}; {missing.switch_on}"
+    told = missing(report.coverage)
     rows = (*report.strata, report.total)
     for name in _names(report) if names is None else names:
         base = re.sub("_(low|high)$", "", name)

@@ -47,13 +47,13 @@ def sheet(shown: Sheet) -> str:
 
 
 def _grid(grid: Grid) -> str:
-    right = [i >= grid.keys for i in range(len(grid.heads))]
+    right = [i >= grid.keys and i not in grid.left for i in range(len(grid.heads))]
     heads = [escape(" ".join(head.split())) for head in grid.heads]
     return table(heads, ([_cell(cell) for cell in row] for row in grid.rows), right)
 
 
 def _cell(cell: Cell) -> str:
-    text = escape(" ".join(filter(None, (cell.text, cell.quiet))))
+    text = escape(" ".join(filter(None, (cell.text.strip(), cell.quiet))))
     return f"**{text}**" if cell.style in ("green", "red", "bold") and text else text
 
 

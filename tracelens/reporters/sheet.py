@@ -27,7 +27,8 @@ class Cell:
 class Grid:
     """A table. The first `keys` columns are text and stand beside every part when it is too wide and is split.
 
-    `heads` may hold line breaks; `sections` are the rows before which a line is drawn; `notes` say the conventions.
+    `heads` may hold line breaks; `sections` are the rows before which a line is drawn; `left` are further columns of
+    text; `notes` say the conventions.
     """
 
     title: str
@@ -36,6 +37,7 @@ class Grid:
     keys: int = 1
     sections: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
+    left: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +107,9 @@ def key_cells(stratum: Stratum, by: Sequence[str], *, total: bool) -> tuple[Cell
     return tuple(Cell(fmt.label(stratum.key.get(c)), style="dim" if stratum.key.get(c) is None else "") for c in by)
 
 
-def name_of(stratum: Stratum) -> str:
+def name_of(key: Mapping[str, Any]) -> str:
     """The key of a stratum in a sentence; `all traffic` for the total."""
-    parts = [f"{name}={fmt.label(value)}" for name, value in stratum.key.items()]
+    parts = [f"{name}={fmt.label(value)}" for name, value in key.items()]
     return ", ".join(parts) or "all traffic"
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TextIO
 
-from tracelens.analysis.results import Report
+from tracelens.analysis.results import GapResult, Report
 from tracelens.reporters import format as fmt
 from tracelens.reporters.answer import answer
-from tracelens.reporters.terminal import Page, TerminalReporter
+from tracelens.reporters.gap import waterfall
+from tracelens.reporters.sheet import Sheet
+from tracelens.reporters.terminal import Page, TerminalReporter, sheet
 
 
-def render(reports: Mapping[str, Report], claim: str, lake: str, out: TextIO) -> None:
-    """Tell the story: `reports` by the name of the site, the first one in full."""
+def render(reports: Mapping[str, Report], gaps: Mapping[str, GapResult], claim: str, lake: str, out: TextIO) -> None:
+    """Tell the story: `reports` and `gaps` by the name of the site, the first report in full."""
     page = Page(out)
     _plan(page, reports, claim)
     for i, (site, report) in enumerate(reports.items()):
@@ -29,7 +31,11 @@ def render(reports: Mapping[str, Report], claim: str, lake: str, out: TextIO) ->
                 said = f"observed {fmt.times(figures.get('speedup_observed'))}"
                 key = " / ".join(fmt.label(v) for v in stratum.key.values())
                 page.item("-", f"{key}: {said}, relative token time {fmt.ratio(figures.get('relative_token_time'))}")
-    _next(page, lake)
+            page.flush()
+        page.gap()
+        page.flush()
+        _gap(gaps[site], page.width, out)
+    _next(page, lake, claim)
     page.flush()
 
 
@@ -44,10 +50,17 @@ def _plan(page: Page, reports: Mapping[str, Report], claim: str) -> None:
     )
 
 
-def _next(page: Page, lake: str) -> None:
+def _gap(found: GapResult, width: int, out: TextIO) -> None:
+    verdict = found.total.verdict
+    grid = waterfall(found.total, found.claim, last=True)
+    sheet(Sheet((verdict[:1].upper() + verdict[1:],), (grid,)), out, width)
+
+
+def _next(page: Page, lake: str, claim: str) -> None:
     page.gap()
     page.say((f"The lake is {lake}. Try next:", "bold"))
     for command in (
+        f"tracelens gap --lake {lake} --run rtp-k5 --baseline rtp-baseline --claim {claim}",
         f"tracelens report --lake {lake} --by run_id",
         f"tracelens report --lake {lake} --by task_type,temperature_bucket --run rtp-k5 --format markdown",
         f"tracelens query alpha --lake {lake}",

@@ -142,6 +142,13 @@ OBSERVED = Column(
     ("speedup_observed",),
     core=True,
 )
+CONTROL = Column(
+    "control\nnoise",
+    _one("control_spread", fmt.percent),
+    ("control_spread",),
+    "control noise: control_spread, how far runs without speculation differ among themselves; a speedup within it may "
+    "be nothing",
+)
 PLANNED = Column(
     "planned", _one("speedup_claimed", fmt.times), ("speedup_claimed",), "planned: speedup_claimed, from --claim"
 )
@@ -247,13 +254,15 @@ FORMULAS = (ARTICLE, BONUS, IID)
 COST_TITLE = "Cost of a round (means over request-rounds)"
 
 NARROW = (
-    Table("Outcome", (REQUESTS, ROUNDS, TIME, OBSERVED, VERDICT)),
+    Table("Outcome", (REQUESTS, ROUNDS, TIME, OBSERVED, CONTROL, VERDICT)),
     Table("Acceptance", (K, RHO, ALPHA, P, TAU, NEAR_K, NEAR_K_REQUESTS)),
     Table(COST_TITLE, (DRAFT, VERIFY, ROUND, PLAIN, INFLATION, RHO_ROUND, OVERHEAD, COST_NARROW)),
     Table("Speedup: what the formulas make of α, p, ρ and K", (K, RHO, *FORMULAS, OBSERVED_SHORT, PLANNED, BREAK_EVEN)),
 )
 WIDE = (
-    Table("Outcome and acceptance", (REQUESTS, ROUNDS, TIME, OBSERVED, VERDICT, K, RHO, ALPHA, P, TAU, NEAR_K)),
+    Table(
+        "Outcome and acceptance", (REQUESTS, ROUNDS, TIME, OBSERVED, CONTROL, VERDICT, K, RHO, ALPHA, P, TAU, NEAR_K)
+    ),
     Table(
         f"{COST_TITLE}, and speedup: what the formulas make of α, p, ρ and K",
         (DRAFT, VERIFY, ROUND, PLAIN, INFLATION, RHO_ROUND, OVERHEAD, COST, K, RHO, *FORMULAS, OBSERVED_SHORT, PLANNED),

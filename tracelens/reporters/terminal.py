@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 from collections.abc import Iterable, Sequence
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 from rich import box
 from rich.cells import cell_len
@@ -323,10 +323,11 @@ def _drawn(page: Page, grid: Grid, columns: Sequence[int]) -> RichTable:
             vertical="top",
             overflow="fold",
             min_width=least,
-            max_width=max(28, page.width // 4, least),
+            max_width=max(28, page.width // (2 if grid.keys == 1 else 4), least),
         )
     for i in columns:
-        drawn.add_column(page.text(grid.heads[i]), justify="right", no_wrap=True, vertical="top")
+        side: Literal["left", "right"] = "left" if i in grid.left else "right"
+        drawn.add_column(page.text(grid.heads[i]), justify=side, no_wrap=True, vertical="top")
     for i, row in enumerate(grid.rows):
         if i in grid.sections:
             drawn.add_section()

@@ -1,0 +1,94 @@
+"""The gap in plain words: what was planned, what was observed, which causes took how much."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracelens.analysis.claim import Claim
+from tracelens.analysis.results import GapStratum, GapTerm
+
+# Smaller causes are in the table and not in the sentence.
+_LEAST_POINTS = 0.02
+_LEAST_FACTOR = 0.01
+
+_CAUSES = {
+    "convention": "counting the target's own token, which the plan left out,",
+    "alpha_shift": "acceptance",
+    "k_shift": "drafts of another length than K",
+    "shape": "acceptance along the draft that is not geometric",
+    "terminal_cuts": "tokens verified and then cut at a stop",
+    "plain_steps": "rounds without a draft",
+    "verify_inflation": "the verify pass",
+    "rho_drift": "draft cost",
+    "sampling": "rejection sampling",
+    "rollback": "KV repair after rollbacks",
+    "repack": "candidate assembly and batch re-arrangement",
+    "unattributed": "the rest of the round",
+    "prefill_interference": "prefill in the same steps",
+    "emit_lag": "accepted tokens sent late",
+    "preemption": "preemption",
+    "other": "time beyond the steps",
+    "baseline_beyond_steps": "the baseline's own time beyond its steps",
+}
+_SIGNS = {"alpha_shift": "α", "rho_drift": "ρ"}
+
+
+def cause(name: str) -> str:
+    """A term's name in words."""
+    return _CAUSES[name].rstrip(",")
+
+
+def sentence(stratum: GapStratum, claim: Claim) -> str:
+    """One paragraph: planned, observed, what took and what gave how much, the largest first."""
+    planned = f"planned {stratum.speedup_claimed:.2f}x"
+    observed, basis = stratum.speedup_observed, stratum.speedup_observed_basis
+    if observed is None:
+        return _without_times(stratum, claim, planned)
+    low, high = stratum.speedup_observed_low, stratum.speedup_observed_high
+    bounds = "" if low is None or high is None else f" [{low:.2f}, {high:.2f}]"
+    most = "at most " if basis == "upper_bound" else ""
+    told = [t for t in stratum.terms if t.points is not None and abs(t.points) >= _LEAST_POINTS]
+    takes = sorted((t for t in told if (t.points or 0) < 0), key=lambda t: t.points or 0)
+    gives = sorted((t for t in told if (t.points or 0) > 0), key=lambda t: -(t.points or 0))
+    parts = [_list(takes, "takes", claim), _list(gives, "gives", claim)]
+    why = "; ".join(part for part in parts if part) or "no cause moved it by 0.02 or more"
+    text = f"{planned}, observed {most}{observed:.2f}x{bounds}: {why}"
+    hidden = [name for name in stratum.unmeasured if name in _CAUSES]
+    if hidden:
+        text += f". Not told apart in these logs: {', '.join(cause(name) for name in hidden)}"
+    if basis == "upper_bound":
+        text += ". No whole step is logged, so what lies between its phases is missing and the speedup is lower"
+    return f"{text}."
+
+
+def _list(terms: Sequence[GapTerm], verb: str, claim: Claim) -> str:
+    return ", ".join(f"{_named(t, claim)} {verb} {abs(t.points or 0):.2f}{_open(t)}" for t in terms)
+
+
+def _named(term: GapTerm, claim: Claim) -> str:
+    text = _CAUSES[term.name]
+    if term.name == "verify_inflation" and term.observed is not None:
+        return f"{text} at {term.observed:.2f} plain steps"
+    if term.name == "k_shift" and term.observed is not None:
+        return f"{text} ({claim.k} → {term.observed:.2f} a round)"
+    if term.name == "unattributed" and term.planned is not None and term.observed is not None:
+        return f"the cost of a round, {term.planned:.2f} → {term.observed:.2f} plain steps,"
+    if term.name in _SIGNS and term.planned is not None and term.observed is not None:
+        sign = "p" if term.name == "alpha_shift" and claim.form == "iid" else _SIGNS[term.name]
+        return f"{text} {sign} {term.planned:.2f} → {term.observed:.2f}"
+    return text
+
+
+def _open(term: GapTerm) -> str:
+    low, high = term.points_low, term.points_high
+    return " (its interval holds 0)" if low is not None and high is not None and low < 0 < high else ""
+
+
+def _without_times(stratum: GapStratum, claim: Claim, planned: str) -> str:
+    moved = [t for t in stratum.terms if abs(t.factor - 1.0) >= _LEAST_FACTOR]
+    yields = ", ".join(f"{_named(t, claim)} x{t.factor:.2f}" for t in moved)
+    told = f" What the counts tell of the tokens a round: {yields}." if yields else ""
+    return (
+        f"{planned}; the observed speedup cannot be told: no time of a token with and without speculation is in these "
+        f"logs.{told}"
+    )
