@@ -55,6 +55,11 @@ COMMANDS = {
         "Why is the speedup not the claimed one? The waterfall of causes.",
         "tracelens gap --claim alpha=.72,rho=.1,k=5 --by task_type --run k5 --baseline off",
     ),
+    "sweep": Command(
+        "tracelens.cli.sweep:sweep",
+        "Which draft length K is best? As run, and replayed from the longest.",
+        "tracelens sweep --by task_type --k 1,2,3,4,5,7 --lake ./lake",
+    ),
     "query": Command(
         "tracelens.cli.query:query",
         "A named query, or SQL over the views of the lake.",

@@ -1,0 +1,31 @@
+-- Question: which rounds can be replayed with another draft length, and why not the others?
+-- Inputs: view strata.
+-- Output, one row a stratum (all: stratum IS NULL) and kind, the largest first:
+--   kind      chain: single rounds of a request with their draft length, which run_lengths.sql takes; else the reason:
+--             tree (draft nodes), parallel (a drafter that proposes all at once or looks up), sampled (weight is not
+--             1), no_request (rounds without a request id), no_length (accepted count only), counts (histograms,
+--             requests or intervals: no rounds in order)
+--   rounds    rounds with a draft; passes that may have had one, where only those are known
+--   methods   drafting methods among them, as the engines name them
+-- Basis: the finest grain of the counts (see facts); weighted.
+with parallel as (
+  select distinct run_id from runs where config['parallel_drafting'] = 'true'
+), sorted as (
+  select stratum, lower(method) as method, weight * coalesce(rounds, 1) as rounds,
+         case when num_draft_nodes is not null then 'tree'
+              when run_id in (from parallel)
+                   or regexp_matches(lower(method), 'ngram|suffix|lookup|medusa|hydra|tree|dflash|parallel')
+                then 'parallel'
+              when grain <> 'round' then 'counts'
+              when request_id is null then 'no_request'
+              when drafted is null then 'no_length'
+              when weight <> 1 then 'sampled'
+              else 'chain' end as kind
+  from strata
+  where accepted is not null and coalesce(rounds, 1) > 0 and coalesce(drafted, 1) > 0
+)
+select stratum, kind, sum(rounds) as rounds,
+       list_sort(list(distinct method) filter (method is not null)) as methods
+from sorted
+group by grouping sets ((stratum, kind), (kind))
+order by stratum is null, stratum, rounds desc, kind;
