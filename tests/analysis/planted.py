@@ -21,7 +21,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "samples"))
 from lakes import NO_DAY, write_lake
 from sample_generator import TASKS, VLLM_SITE, Simulation, Task, simulate
 
-from tracelens.analysis.report import ReportOptions, report
+from tracelens.analysis.gap import gap
+from tracelens.analysis.gate import gate
+from tracelens.analysis.report import ReportOptions, parse_claim, report
 from tracelens.lake.schema import table
 
 ByTask = dict[str, dict[str, Mapping[str, Any]]]
@@ -35,6 +37,15 @@ FIGURES = (
     "rho", "rho_verify", "rho_round", "verify_inflation", "round_cost", "relative_token_time", "speedup_step",
     "tpot_ms", "speedup_tpot",
 )  # fmt: skip
+#: Terms of the gap that move here: no plain rounds, no drafts of another length.
+TERMS = (
+    "gap.convention", "gap.alpha_shift", "gap.terminal_cuts", "gap.verify_inflation", "gap.rho_drift", "gap.sampling",
+    "gap.unattributed", "gap.prefill_interference", "gap.other",
+)  # fmt: skip
+ENDS = ("_low", "_high")
+#: True relative token times at which decisions are counted.
+TIMES = (0.80, 0.90, 0.96, 1.00, 1.04, 1.10, 1.25)
+CLAIM = parse_claim("alpha=.72,rho=.1,k=5")
 
 
 def drawn_tasks(seed: int, requests: int) -> tuple[Task, ...]:
@@ -109,18 +120,49 @@ def figures_of(lake: Path, level: float = 0.95) -> ByTask:
     return found
 
 
-def coverage(seeds: Sequence[int], folder: Path) -> dict[tuple[str, str], float]:
-    """Share of the seeds whose 95% interval holds the value of the population, by task and figure."""
-    truth = figures_of(write(folder / "population", [20_261_129], POPULATION, POPULATION // 2))
-    return shares(truth, figures_of(write(folder / "seeds", seeds)))
+def gaps_of(lake: Path, level: float = 0.95) -> ByTask:
+    """Points of every term of the gap to `CLAIM`, with intervals, as `figures_of` gives figures."""
+    found: ByTask = {}
+    for by in (("model",), ("model", "task_type")):
+        for stratum in gap(lake, ReportOptions(by=by, claim=CLAIM, level=level)).strata:
+            task = str(stratum.key.get("task_type", "total"))
+            figures = {
+                f"gap.{term.name}{end}": getattr(term, f"points{end}") for term in stratum.terms for end in ("", *ENDS)
+            }
+            found.setdefault(task, {})[str(stratum.key["model"])] = figures
+    return found
 
 
-def shares(truth: ByTask, found: ByTask, width: float = 1.0) -> dict[tuple[str, str], float]:
+def decisions(truth: Path, drawn: Path, times: Sequence[float] = TIMES) -> dict[float, dict[str, float]]:
+    """Shares of GO, NO_GO and INCONCLUSIVE where the true relative token time is each of `times`.
+
+    The plain step is given, so that the truth is the planted time of a token over it.
+    """
+    (population,) = figures_of(truth)["total"].values()
+    found = {}
+    for time in times:
+        plain = population["step_token_ms"] / time
+        names = [s.decision for s in gate(drawn, ReportOptions(by=("model",), baseline=plain)).strata]
+        found[time] = {name: names.count(name) / len(names) for name in ("GO", "NO_GO", "INCONCLUSIVE")}
+    return found
+
+
+def coverage(population: Path, drawn: Path) -> dict[tuple[str, str], float]:
+    """Share of the seeds whose 95% interval holds the value of the population, by task and figure or term."""
+    return {
+        **shares(figures_of(population), figures_of(drawn)),
+        **shares(gaps_of(population), gaps_of(drawn), names=TERMS),
+    }
+
+
+def shares(
+    truth: ByTask, found: ByTask, width: float = 1.0, names: Sequence[str] = FIGURES
+) -> dict[tuple[str, str], float]:
     """Share of the models whose interval, made `width` times as wide, holds the value of the population."""
     out = {}
     for task, by_model in found.items():
         (population,) = truth[task].values()
-        for name in FIGURES:
+        for name in names:
             out[task, name] = float(np.mean([_holds(f, name, population[name], width) for f in by_model.values()]))
     return out
 
@@ -162,17 +204,23 @@ def _table(name: str, columns: Mapping[str, Any], count: int, model: str, role: 
 
 
 def main() -> None:
-    """Print the table as Markdown."""
+    """Print both tables as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=400)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        shares = coverage(range(options.seeds), Path(folder))
+        population = write(Path(folder) / "population", [20_261_129], POPULATION, POPULATION // 2)
+        drawn = write(Path(folder) / "seeds", range(options.seeds))
+        shares = coverage(population, drawn)
+        decided = decisions(population, drawn)
     tasks = list(dict.fromkeys(task for task, _ in shares))
     print("| figure | " + " | ".join(tasks) + " |")
     print("|---" * (len(tasks) + 1) + "|")
-    for name in FIGURES:
+    for name in (*FIGURES, *TERMS):
         print(f"| `{name}` | " + " | ".join(f"{shares[task, name]:.1%}" for task in tasks) + " |")
+    print("\n| true relative token time | GO | NO_GO | INCONCLUSIVE |\n|---|---|---|---|")
+    for time, names in decided.items():
+        print(f"| {time:.2f} | " + " | ".join(f"{share:.1%}" for share in names.values()) + " |")
 
 
 if __name__ == "__main__":

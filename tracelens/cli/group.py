@@ -60,6 +60,11 @@ COMMANDS = {
         "Which draft length K is best? As run, and replayed from the longest.",
         "tracelens sweep --by task_type --k 1,2,3,4,5,7 --lake ./lake",
     ),
+    "gate": Command(
+        "tracelens.cli.gate:gate",
+        "GO, NO_GO or INCONCLUSIVE by class of traffic; writes a policy of K.",
+        "tracelens gate --by task_type --run k5 --baseline off --emit-policy policy.json",
+    ),
     "query": Command(
         "tracelens.cli.query:query",
         "A named query, or SQL over the views of the lake.",
