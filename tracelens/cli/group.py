@@ -65,6 +65,11 @@ COMMANDS = {
         "GO, NO_GO or INCONCLUSIVE by class of traffic; writes a policy of K.",
         "tracelens gate --by task_type --run k5 --baseline off --emit-policy policy.json",
     ),
+    "compare": Command(
+        "tracelens.cli.compare:compare",
+        "Two runs, periods or builds: what moved, and is it real?",
+        "tracelens compare vllm-k5 vllm-k7 --by task_type",
+    ),
     "query": Command(
         "tracelens.cli.query:query",
         "A named query, or SQL over the views of the lake.",

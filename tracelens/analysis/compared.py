@@ -1,0 +1,58 @@
+"""What a comparison returns: frozen dataclasses that any reporter can show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tracelens.analysis.mixing import Mix
+from tracelens.analysis.results import Missing, Value, Warning
+from tracelens.analysis.sides import Side
+
+#: How `because` of a change ends where another figure tells the same and is tested.
+IN_ITS_PLACE = "in its place"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """B - A of one figure. `ratio` is B / A; `p_adjusted` and `significant` are after the correction of Holm.
+
+    What is None cannot be told, and `because` says why.
+    """
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    ratio: float | None = None
+    p_value: float | None = None
+    p_adjusted: float | None = None
+    significant: bool | None = None
+    because: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A class of traffic on both sides. `a`, `b` and with them `change` are None where a side has none of it."""
+
+    key: Mapping[str, Value]
+    a: Mapping[str, Any] | None
+    b: Mapping[str, Any] | None
+    change: Mapping[str, Change] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The answer of `tracelens compare`. `tested` changes have a p-value, `real` of them are significant."""
+
+    by: tuple[str, ...]
+    a: Side
+    b: Side
+    level: float
+    strata: tuple[Compared, ...]
+    total: Compared
+    tested: int
+    real: int
+    mix_effect: Mapping[str, Mix]
+    coverage: tuple[Missing, ...]
+    warnings: tuple[Warning, ...]

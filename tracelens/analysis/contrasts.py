@@ -1,0 +1,131 @@
+"""What a reader of a comparison must know: why a change need not be what it looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from tracelens.analysis.compared import Compared
+from tracelens.analysis.mixing import Mix
+from tracelens.analysis.results import Warning, label
+
+_SHOWN = 5
+_NEEDS_BASELINE = {"rho", "verify_inflation", "overhead", "round_cost", "relative_token_time", "speedup_observed"}
+
+Told = TypeVar("Told")
+
+
+def both_sides(
+    a: Sequence[Told], b: Sequence[Told], text: Callable[[Told], str], put: Callable[[Told, str], Told]
+) -> tuple[Told, ...]:
+    """What both sides say is said once; what one says has its name before it."""
+    named = [one if one in b else put(one, f"A: {text(one)}") for one in a]
+    return (*named, *(put(one, f"B: {text(one)}") for one in b if one not in a))
+
+
+def told_apart(a: Mapping[str, frozenset[str]], b: Mapping[str, frozenset[str]], across: int) -> tuple[Warning, ...]:
+    """Say what else differs between the sides, or ties them together.
+
+    Args:
+        a: what side A is of: sets of names by `run`, `engine`, `model`, `draft_model`, `method`.
+        b: the same of side B.
+        across: requests of which each side holds a part.
+    """
+    found = []
+    others = [name for name in ("engine", "model", "draft_model", "method") if a[name] != b[name]]
+    if others:
+        what = "; ".join(f"{name} {_some(a[name])} on A, {_some(b[name])} on B" for name in others)
+        found.append(Warning("other_setup", f"the sides differ in more than one may have asked for: {what}"))
+    if a["run"] != b["run"] and min(len(a["run"]), len(b["run"])) == 1:
+        text = (
+            "a side is one run: its intervals hold the chance between requests, not that between runs of one setup "
+            "(machine, neighbours, warm-up); repeat the run and name both as run1+run2 to see how large that is"
+        )
+        found.append(Warning("one_run", text, {"runs_a": len(a["run"]), "runs_b": len(b["run"])}))
+    if across:
+        text = "requests run across the border of the two sides, each of which holds a part of them"
+        found.append(Warning("requests_across", text, {"requests": across}))
+    return tuple(found)
+
+
+def contrasts(strata: Sequence[Compared], total: Compared, mix: Mapping[str, Mix]) -> tuple[Warning, ...]:
+    """Warn of what the changes themselves show: another K, other conventions, classes of one side, Simpson."""
+    return (*_lengths([*strata, total]), *_conventions([*strata, total]), *_one_sided(strata), *_reversed(
+        strata, total, mix))  # fmt: skip
+
+
+def _lengths(rows: Sequence[Compared]) -> Iterable[Warning]:
+    differing = [row for row in rows if row.a and row.b and _length(row.a) != _length(row.b)]
+    if differing:
+        row = next((row for row in differing if not row.key), differing[0])
+        one, other = _length(row.a or {}), _length(row.b or {})
+        text = (
+            f"K differs between the sides ({_range(one)} on A, {_range(other)} on B{_where(row)}): α falls and τ grows "
+            "with K by themselves, so their change is none of the drafter; token_accept_prob is closer to it, "
+            "relative_token_time and TPOT say what it is worth"
+        )
+        yield Warning("k_differs", text)
+
+
+def _length(figures: Mapping[str, Any]) -> tuple[Any, Any]:
+    return figures.get("num_speculative_tokens_min"), figures.get("num_speculative_tokens_max")
+
+
+def _range(length: tuple[Any, Any]) -> str:
+    low, high = length
+    return "not logged" if low is None else str(low) if low == high else f"{low} to {high}"
+
+
+def _conventions(rows: Sequence[Compared]) -> Iterable[Warning]:
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for name, change in (row.change or {}).items():
+            if change.because and change.because.startswith("two conventions"):
+                told = found.setdefault(change.because, [])
+                if name not in told:
+                    told.append(name)
+    for because, names in found.items():
+        hint = "; name one baseline for both sides with --baseline" if _NEEDS_BASELINE & set(names) else ""
+        yield Warning("two_conventions", f"{', '.join(names)} cannot be compared: {because}{hint}")
+
+
+def _one_sided(strata: Sequence[Compared]) -> Iterable[Warning]:
+    for side, lacking in (("A", [s for s in strata if s.b is None]), ("B", [s for s in strata if s.a is None])):
+        if lacking:
+            names = "; ".join(_name(row) for row in lacking[:_SHOWN]) + ("; …" if len(lacking) > _SHOWN else "")
+            text = f"classes of traffic that are on {side} only have no change: {names}"
+            yield Warning(f"only_{side.lower()}", text, {"strata": len(lacking)})
+
+
+def _reversed(strata: Sequence[Compared], total: Compared, mix: Mapping[str, Mix]) -> Iterable[Warning]:
+    for name, effect in mix.items():
+        if not effect.is_reversed or effect.within is None or total.change is None:
+            continue
+        sign = 1 if effect.within > 0 else -1
+        changes = [row.change[name] for row in strata if row.change is not None]
+        along = [c for c in changes if c.value is not None and c.value * sign > 0]
+        # Two small differences have opposite signs half of the time: something must be more than chance.
+        if not total.change[name].significant and not any(c.significant for c in along):
+            continue
+        way, other = ("rises", "falls") if sign > 0 else ("falls", "rises")
+        where = (
+            "in every class" if len(along) == len(changes) else f"within the classes ({len(along)} of {len(changes)})"
+        )
+        text = (
+            f"{name} {way} {where} and {other} in total, because the mix of traffic moved (Simpson's paradox): "
+            "judge the classes, not the total"
+        )
+        yield Warning("simpson", text, {"figure": name, "total": effect.total, "within": effect.within})
+
+
+def _where(row: Compared) -> str:
+    return f", {_name(row)}" if row.key else ""
+
+
+def _name(row: Compared) -> str:
+    return ", ".join(f"{name}={label(value)}" for name, value in row.key.items())
+
+
+def _some(names: Iterable[str]) -> str:
+    told = sorted(names)
+    return (", ".join(told[:_SHOWN]) or "not logged") + (", …" if len(told) > _SHOWN else "")
