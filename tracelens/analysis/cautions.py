@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tracelens.analysis.alarms import collect
 from tracelens.analysis.costs import LEAST_MATCHED
 from tracelens.analysis.matching import literal
 from tracelens.analysis.results import Stratum, Warning, label
@@ -33,7 +34,9 @@ def warnings(
     found = [
         *_forced(con, defined),
         *_v0_rates(con),
+        *collect.counted_wrongly(con, total, strata, defined),
         *_grains(con),
+        *collect.timed_wrongly(con, total),
         *_baseline(con, total, baseline_run),
         *_classes(con, total, defined),
         *_mixed(con, total),

@@ -1,0 +1,103 @@
+"""Records that are in the lake twice: the same log in two wrappings, or the same request at two gateways.
+
+The ledger knows a file by its content, so a second copy of one file is never read. Another wrapping is other content.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracelens.analysis.alarms.chosen import rows
+from tracelens.analysis.results import Warning
+
+if TYPE_CHECKING:
+    import duckdb
+
+# A client may try a request again, and two replicas may count the same by chance: that is a few, this is a copy.
+LEAST_RECORDS = 10
+LEAST_SHARE = 0.05
+# Two gateways stamp one request so far apart at most.
+SAME_TIME_S = 5
+# Windows that count less, and have no time of their own, are alike by chance.
+LEAST_DRAFTED = 20
+# Rounds beyond which a sample of the request ids answers as well.
+SAMPLE_ABOVE = 100_000
+
+# The same id is no copy: benchmarks use their ids again in every run. The same id, the same tokens and the same time
+# are. Records without an id of their own must agree in everything, to the microsecond.
+_REQUESTS = f"""
+with several as (
+  select engine, surface from chosen_requests group by engine, surface having min(source_id) <> max(source_id)
+), records as (
+  select r.engine, r.surface, source_id, coalesce(ts_end, ts_start) as ts, output_tokens, accepted,
+         coalesce(decode_us, e2e_us) as spent,
+         case when named then key else concat_ws(' ', ts_end, prompt_tokens, output_tokens, accepted, spent) end as id
+  from chosen_requests r semi join several using (engine, surface)
+  where named or (ts_end is not null and coalesce(decode_us, e2e_us) is not null)
+), met as (
+  select engine, surface, id, min(source_id) as source, max(source_id) as other, count(*) as copies,
+         differs(output_tokens) + differs(accepted) = 0
+           and (coalesce(epoch(max(ts)) - epoch(min(ts)) <= {SAME_TIME_S}, false)
+                or coalesce(min(spent) = max(spent), false)) as same
+  from records group by engine, surface, id
+)
+select 'requests' as kind, count(*) filter (same and source <> other) as twice, count(*) as records,
+       (max([source, other]) filter (same and source <> other)) as sources
+from met
+"""
+
+_WINDOWS = f"""
+with met as (
+  select min(source_id) as source, max(source_id) as other
+  from chosen_windows where (drafted >= {LEAST_DRAFTED} or step_us > 0) and ts_end is not null
+  group by engine, surface, replica, date_trunc('second', ts_end), drafted, accepted, rounds, running, step_us
+)
+select 'windows' as kind, count(*) filter (source <> other) as twice, count(*) as records,
+       (max([source, other]) filter (source <> other)) as sources
+from met
+"""
+
+_ROUNDS = f"""
+with several as (
+  select engine, surface from rounds where run_id in (from chosen_runs) and request_id is not null
+  group by engine, surface having min(source_id) <> max(source_id)
+), summed as (
+  select engine, surface, request_id, source_id, count(*) as n, sum(drafted) as d, sum(accepted) as a,
+         min(ts) as ts, sum(step_us) as spent
+  from rounds semi join several using (engine, surface)
+  where run_id in (from chosen_runs) and request_id is not null and hash(request_id) % $1::ubigint = 0
+  group by engine, surface, request_id, source_id
+), met as (
+  select min(source_id) as source, max(source_id) as other,
+         differs(n) + differs(d) + differs(a) = 0
+           and (coalesce(epoch(max(ts)) - epoch(min(ts)) <= {SAME_TIME_S}, false)
+                or coalesce(min(spent) = max(spent), false)) as same
+  from summed where is_global_id(engine, request_key(request_id)) group by engine, surface, request_id
+)
+select 'requests with rounds' as kind, count(*) filter (same and source <> other) as twice, count(*) as records,
+       (max([source, other]) filter (same and source <> other)) as sources
+from met
+"""
+
+
+def alarms(con: duckdb.DuckDBPyConnection) -> list[Warning]:
+    """Records of one surface that two sources hold alike."""
+    held = rows(con, "select coalesce(sum(records), 0) as records from held where grain = 'round'")[0]["records"]
+    every = max(1, int(held) // SAMPLE_ABOVE)
+    # The ledger spares the pass over the rounds where one file gave them all.
+    several = rows(con, "select count(*) > 1 as several from sources where rows['rounds'] > 0")[0]["several"]
+    found = [*rows(con, _REQUESTS), *rows(con, _WINDOWS), *(rows(con, _ROUNDS, [every]) if several else [])]
+    found = [f for f in found if f["twice"] >= LEAST_RECORDS and f["twice"] >= LEAST_SHARE * f["records"]]
+    if not found:
+        return []
+    worst = max(found, key=lambda f: f["twice"])
+    named = rows(con, "select name from sources where source_id in ($1, $2) order by name", worst["sources"])
+    names = " and ".join(dict.fromkeys(str(row["name"]) for row in named if row["name"])) or "two of its sources"
+    sample = f" of a sample (1 in {every})" if every > 1 and worst["kind"] == "requests with rounds" else ""
+    text = (
+        f"{worst['twice']:,} {worst['kind']}{sample} are in the lake twice, with the same counts at the same time "
+        f"({names}): one log in two wrappings, or two gateways before one engine, is counted twice; ingest one of them "
+        "into a new lake"
+    )
+    evidence = {"twice": worst["twice"], "of": worst["records"]}
+    return [Warning("ingested_twice", text, evidence)]
