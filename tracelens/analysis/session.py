@@ -16,7 +16,7 @@ from tracelens.analysis.costs import Priced
 from tracelens.analysis.results import Missing, Stratum, Warning
 from tracelens.analysis.selection import Defined, Selection, define_strata, keep_small_tables, utc
 from tracelens.errors import InputError
-from tracelens.lake.connection import connect
+from tracelens.lake.connection import connect, define_grouping
 
 if TYPE_CHECKING:
     import duckdb
@@ -95,9 +95,10 @@ def opened(lake: Path, question: Question, more: Sequence[str] = ()) -> Iterator
     """
     by = tuple(dict.fromkeys(question.by))
     _check(question)
-    con = connect(lake)
+    con = connect(lake, grouped=False)
     try:
         keep_small_tables(con)
+        define_grouping(con)
         run = question.baseline if isinstance(question.baseline, str) else None
         _set_variables(con, question, run)
         chosen = Selection(by, question.where, question.since, question.until, question.runs, run, question.label)
