@@ -1,4 +1,4 @@
--- Question: how far do runs without speculation differ among themselves? No speedup within that range means anything.
+-- Question: how far do runs without speculation differ among themselves, so that no smaller speedup means anything?
 -- Inputs: views control_facts (every run without speculation), unit_sums (whose mix of classes is taken).
 -- Output, one row a stratum and one for all (stratum IS NULL):
 --   control_runs      runs without speculation of its engines and models that can be told apart by their times
