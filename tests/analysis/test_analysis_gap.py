@@ -198,6 +198,23 @@ def test_a_baseline_of_another_model_prices_nothing(tmp_path: Path) -> None:
     assert_closes(found.total)
 
 
+def test_a_baseline_of_too_little_traffic_is_refused_with_the_reason(tmp_path: Path) -> None:
+    """Half of the rounds are of a model that has no baseline: less than four fifths match."""
+    bare = {"draft_us": None, "target_us": None, "step_us": 14_000}
+    other = [{**row, **bare, "model": "n", "request_id": f"n-{row['request_id']}"} for row in speculating(seed=3)]
+    own = [{**row, **bare} for row in speculating()]
+    found = gap(write_lake(tmp_path, runs=RUNS, rounds=[*own, *other, *plain()]), ReportOptions(claim=CLAIM))
+    assert found.total.speedup_observed is None
+    assert "below 80% nothing is compared" in found.total.verdict
+
+
+def test_no_baseline_at_all_says_what_to_ingest(tmp_path: Path) -> None:
+    rows = [{**row, "draft_us": None, "target_us": None} for row in speculating()]
+    found = gap(write_lake(tmp_path, runs=RUNS, rounds=rows), ReportOptions(claim=CLAIM))
+    assert found.total.speedup_observed is None
+    assert "--role baseline" in found.total.verdict
+
+
 def test_an_empty_selection_and_no_claim(tmp_path: Path) -> None:
     lake = write_lake(tmp_path)
     found = gap(lake, ReportOptions(claim=CLAIM))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tracelens.analysis.claim import Claim
+from tracelens.analysis.costs import LEAST_MATCHED
 from tracelens.analysis.results import GapStratum, GapTerm
 
 # Smaller causes are in the table and not in the sentence.
@@ -88,7 +90,19 @@ def _without_times(stratum: GapStratum, claim: Claim, planned: str) -> str:
     moved = [t for t in stratum.terms if abs(t.factor - 1.0) >= _LEAST_FACTOR]
     yields = ", ".join(f"{_named(t, claim)} x{t.factor:.2f}" for t in moved)
     told = f" What the counts tell of the tokens a round: {yields}." if yields else ""
-    return (
-        f"{planned}; the observed speedup cannot be told: no time of a token with and without speculation is in these "
-        f"logs.{told}"
-    )
+    return f"{planned}; the observed speedup cannot be told: {_why_untold(stratum.figures)}.{told}"
+
+
+def _why_untold(figures: Mapping[str, Any]) -> str:
+    """Why nothing is compared: a baseline of too little of the traffic, no baseline, or no times."""
+    names = ("baseline_matched_share", "baseline_tpot_matched_share")
+    shares = [share for name in names if (share := figures.get(name)) is not None]
+    if shares and max(shares) < LEAST_MATCHED:
+        return (
+            f"the baseline is of the engine and model of {max(shares):.0%} of this traffic alone, and below "
+            f"{LEAST_MATCHED:.0%} nothing is compared"
+        )
+    has_times = figures.get("step_ms") is not None or figures.get("tpot_ms") is not None
+    if has_times and not shares:
+        return "there is no time of a token without speculation to compare with (ingest a run with --role baseline)"
+    return "no time of a token with and without speculation is in these logs"
