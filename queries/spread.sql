@@ -12,8 +12,8 @@
 with sums as (
   select stratum, is_total, hash(hash(run_id, unit)) % 4096 as bucket, prefill_known,
          columns(['a_of_d', 'd', 'a_of_p', 'rejections', 'a_of_n', 'n_of_a', 'e_of_n', 'n_of_e', 'e_all', 'n_all',
-                  'd_of_n', 'n_of_d', 'dt', 'dn', 'v', 'vn', 't', 'tn', 'sample', 'sample_n', 'rollback', 'rollback_n',
-                  'repack', 'repack_n', 'lag', 'lag_n', 'prefill_t', 'prefill_n', 'b', 'w'])
+                  'd_of_n', 'n_of_d', 'n', 'all_rounds', 'dt', 'dn', 'v', 'vn', 't', 'tn', 'sample', 'sample_n',
+                  'rollback', 'rollback_n', 'repack', 'repack_n', 'lag', 'lag_n', 'prefill_t', 'prefill_n', 'b', 'w'])
   from priced_units
 ), units as (
   select stratum, is_total, bucket, bool_or(prefill_known) as prefill_known,

@@ -441,7 +441,9 @@ select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, un
        sum(case when counted then weight * emitted end) as e,
        sum(case when drafted is not null then weight * accepted end) as a_of_d,
        sum(case when drafted is not null and passes_known is not null then weight * drafted end) as d_of_n,
-       sum(case when drafted is not null and passes_known is not null then weight * passes end) as n_of_d,
+       -- Plain steps that another record counts than the one with the drafts drafted nothing.
+       sum(case when (drafted is not null or rounds is null) and passes_known is not null then weight * passes end)
+         as n_of_d,
        sum(case when rounds is not null then weight * accepted end) as a_of_n,
        sum(case when accepted is not null then weight * rounds end) as n_of_a,
        sum(case when full_accepts is not null then weight * accepted end) as a_of_p,

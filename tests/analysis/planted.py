@@ -23,7 +23,7 @@ from sample_generator import TASKS, VLLM_SITE, Simulation, Task, simulate
 
 from tracelens.analysis.gap import gap
 from tracelens.analysis.gate import gate
-from tracelens.analysis.report import ReportOptions, parse_claim, report
+from tracelens.analysis.report import ReportOptions, parse_claim
 from tracelens.lake.schema import table
 
 ByTask = dict[str, dict[str, Mapping[str, Any]]]
@@ -111,48 +111,31 @@ def write(folder: Path, seeds: Sequence[int], requests: int = REQUESTS, plain: i
 
 
 def figures_of(lake: Path, level: float = 0.95) -> ByTask:
-    """Figures of the real report, by task (and `total`), then by model."""
-    found: ByTask = {}
-    for by in (("model",), ("model", "task_type")):
-        for stratum in report(lake, ReportOptions(by=by, level=level)).strata:
-            task = str(stratum.key.get("task_type", "total"))
-            found.setdefault(task, {})[str(stratum.key["model"])] = stratum.figures
-    return found
+    """Figures of the real report, and points of every term of the gap to `CLAIM` as `gap.<term>`, with intervals.
 
-
-def gaps_of(lake: Path, level: float = 0.95) -> ByTask:
-    """Points of every term of the gap to `CLAIM`, with intervals, as `figures_of` gives figures."""
+    By task (and `total`), then by model; gap and report answer from one session.
+    """
     found: ByTask = {}
     for by in (("model",), ("model", "task_type")):
         for stratum in gap(lake, ReportOptions(by=by, claim=CLAIM, level=level)).strata:
             task = str(stratum.key.get("task_type", "total"))
-            figures = {
-                f"gap.{term.name}{end}": getattr(term, f"points{end}") for term in stratum.terms for end in ("", *ENDS)
-            }
-            found.setdefault(task, {})[str(stratum.key["model"])] = figures
+            terms = {f"gap.{t.name}{end}": getattr(t, f"points{end}") for t in stratum.terms for end in ("", *ENDS)}
+            found.setdefault(task, {})[str(stratum.key["model"])] = {**stratum.figures, **terms}
     return found
 
 
-def decisions(truth: Path, drawn: Path, times: Sequence[float] = TIMES) -> dict[float, dict[str, float]]:
+def decisions(truth: ByTask, drawn: Path, times: Sequence[float] = TIMES) -> dict[float, dict[str, float]]:
     """Shares of GO, NO_GO and INCONCLUSIVE where the true relative token time is each of `times`.
 
     The plain step is given, so that the truth is the planted time of a token over it.
     """
-    (population,) = figures_of(truth)["total"].values()
+    (population,) = truth["total"].values()
     found = {}
     for time in times:
         plain = population["step_token_ms"] / time
         names = [s.decision for s in gate(drawn, ReportOptions(by=("model",), baseline=plain)).strata]
         found[time] = {name: names.count(name) / len(names) for name in ("GO", "NO_GO", "INCONCLUSIVE")}
     return found
-
-
-def coverage(population: Path, drawn: Path) -> dict[tuple[str, str], float]:
-    """Share of the seeds whose 95% interval holds the value of the population, by task and figure or term."""
-    return {
-        **shares(figures_of(population), figures_of(drawn)),
-        **shares(gaps_of(population), gaps_of(drawn), names=TERMS),
-    }
 
 
 def shares(
@@ -211,13 +194,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         population = write(Path(folder) / "population", [20_261_129], POPULATION, POPULATION // 2)
         drawn = write(Path(folder) / "seeds", range(options.seeds))
-        shares = coverage(population, drawn)
-        decided = decisions(population, drawn)
-    tasks = list(dict.fromkeys(task for task, _ in shares))
+        truth = figures_of(population)
+        told = shares(truth, figures_of(drawn), names=(*FIGURES, *TERMS))
+        decided = decisions(truth, drawn)
+    tasks = list(dict.fromkeys(task for task, _ in told))
     print("| figure | " + " | ".join(tasks) + " |")
     print("|---" * (len(tasks) + 1) + "|")
     for name in (*FIGURES, *TERMS):
-        print(f"| `{name}` | " + " | ".join(f"{shares[task, name]:.1%}" for task in tasks) + " |")
+        print(f"| `{name}` | " + " | ".join(f"{told[task, name]:.1%}" for task in tasks) + " |")
     print("\n| true relative token time | GO | NO_GO | INCONCLUSIVE |\n|---|---|---|---|")
     for time, names in decided.items():
         print(f"| {time:.2f} | " + " | ".join(f"{share:.1%}" for share in names.values()) + " |")

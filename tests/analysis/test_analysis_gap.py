@@ -172,14 +172,13 @@ def test_no_times_leaves_the_yield(tmp_path: Path) -> None:
 
 
 def test_only_plain_rounds(tmp_path: Path) -> None:
-    """A stratum that never drafted: no acceptance, so what moved the yield is one term that nobody can split."""
+    """A stratum that never drafted: that is the cause, and no other one is made up."""
     rows = [{**row, "drafted": 0, "accepted": 0, "emitted": 1} for row in rounds(40, 1, run_id="spec", step_us=10_500)]
     lake = write_lake(tmp_path, runs=RUNS, rounds=[*rows, *plain()])
     (stratum,) = gap(lake, ReportOptions(claim=CLAIM)).strata
     assert_closes(stratum)
-    rest = next(t for t in stratum.terms if t.name == "unattributed")
-    assert not rest.measured
-    assert {"alpha_shift", "k_shift"} <= set(rest.includes)
+    assert {t.name for t in stratum.terms} == {"convention", "plain_steps", "unattributed"}
+    assert "no round drafted a token" in stratum.verdict
 
 
 def test_one_request_has_no_interval(tmp_path: Path) -> None:
@@ -213,6 +212,29 @@ def test_no_baseline_at_all_says_what_to_ingest(tmp_path: Path) -> None:
     found = gap(write_lake(tmp_path, runs=RUNS, rounds=rows), ReportOptions(claim=CLAIM))
     assert found.total.speedup_observed is None
     assert "--role baseline" in found.total.verdict
+
+
+def test_a_named_baseline_of_another_model_is_not_taken_in_silence(tmp_path: Path) -> None:
+    lake = write_lake(tmp_path, runs=RUNS, rounds=[*speculating(), *plain(model="other")])
+    for named in (None, "off"):
+        told = {w.code: w.text for w in gap(lake, ReportOptions(claim=CLAIM, baseline=named)).warnings}
+        assert "of vllm other and m has none of its own" in told["baseline_other_model"]
+    own = write_lake(tmp_path / "own", runs=RUNS, rounds=[*speculating(), *plain()])
+    assert "baseline_other_model" not in {w.code for w in gap(own, ReportOptions(claim=CLAIM)).warnings}
+
+
+def test_a_k_that_never_drafted_is_said(tmp_path: Path) -> None:
+    rows = [{**row, "drafted": 0, "accepted": 0, "emitted": 1} for row in rounds(40, 1, run_id="spec", step_us=10_500)]
+    found = report(write_lake(tmp_path, runs=RUNS, rounds=[*rows, *plain()]), ReportOptions())
+    assert "never_drafted" in {w.code for w in found.warnings}
+    because = {name: m.because for m in found.coverage for name in m.figure.split(", ")}
+    assert because["draft_accept_ratio"] == "no round drafted a token"
+
+
+def test_several_k_against_one_claim_are_said(tmp_path: Path) -> None:
+    rows = [{**row, "num_speculative_tokens": 2 + i % 2} for i, row in enumerate(speculating())]
+    found = gap(write_lake(tmp_path, runs=RUNS, rounds=[*rows, *plain()]), ReportOptions(claim=CLAIM))
+    assert found.warnings[0].code == "k_mixed"
 
 
 def test_an_empty_selection_and_no_claim(tmp_path: Path) -> None:

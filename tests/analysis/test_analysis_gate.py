@@ -185,7 +185,7 @@ def test_the_policy_follows_the_decisions(lake: Path) -> None:
     assert chosen["good"].k is not None
     assert chosen["good"].k > 0
     assert found.schedule == ()  # no batch sizes in this lake
-    assert json.loads(json.dumps(found.document()))["vllm"]["num_speculative_tokens"] is None
+    assert json.loads(json.dumps(found.document()))["vllm"]["num_speculative_tokens"] == found.total.k
 
 
 def test_vllms_schedule_has_no_holes(tmp_path: Path) -> None:
@@ -203,6 +203,61 @@ def test_vllms_schedule_has_no_holes(tmp_path: Path) -> None:
     assert found.schedule[0][1] == 32
     assert found.schedule[0][2] > 0
     assert found.document()["vllm"]["num_speculative_tokens"] == found.schedule[0][2]
+
+
+def test_a_batch_size_with_few_requests_takes_the_k_of_all(tmp_path: Path) -> None:
+    """Four requests in batches of 40: whatever they say, it decides nothing."""
+    rows = [*speculating("good", 0.9, batch_size=1, step_share=1.0), *plain("good", batch=1), *plain("good", batch=40)]
+    few = [
+        {**row, "request_id": row["request_id"] + "-b", "batch_size": 40, "step_us": 60_000}
+        for row in speculating("good", 0.9, 4, step_share=1.0, seed=4)
+    ]
+    lake = write_lake(tmp_path, runs=RUNS, rounds=[*rows, *few])
+    found = policy(lake, Question(), gate(lake, Question()))
+    small, large = found.batches
+    assert (large.decision, large.k) == ("INCONCLUSIVE", found.total.k)
+    assert "4 requests, fewer than 30" in large.why
+    assert small.decision == "GO"
+
+
+def test_two_baselines_that_differ_decide_nothing_between_them(tmp_path: Path) -> None:
+    """C is 0.93 over both, 1.05 over the quicker: the machines differ by a quarter."""
+    slow = [{**row, "run_id": "off-2", "step_us": row["step_us"] + 2_500} for row in plain("good")]
+    runs = [*RUNS, {"run_id": "off-2", "role": "baseline"}]
+    rows = speculating("good", 0.42, 80)
+    lake = write_lake(tmp_path, runs=runs, rounds=[*rows, *plain("good"), *slow])
+    for named in (None, "off", "off-2"):
+        (stratum,) = gate(lake, Question(baseline=named)).strata
+        assert stratum.control_spread == pytest.approx(0.246, abs=0.01)
+        assert stratum.decision == "INCONCLUSIVE"
+        assert "differ by 24" in stratum.reasons[0]
+
+
+def test_drafts_in_one_record_and_plain_steps_in_another(tmp_path: Path) -> None:
+    """n-gram rounds list drafts alone; the request counts all passes: break-even is over all of them."""
+    rounds = [
+        {**row, "engine": "vllm", "surface": "vllm.response", "draft_us": None, "target_us": None, "step_us": None}
+        for row in speculating("good", 0.5, k=3)
+    ]
+    made = sum(row["emitted"] for row in rounds)
+    requests = [
+        {"run_id": "spec", "ts_end": DAY, "request_id": f"good-{i}", "task_type": "good", "model": "m",
+         "engine": "vllm", "surface": "vllm.response", "rounds": 12, "iterations": 60,
+         "drafted": 36, "accepted": sum(r["accepted"] for r in rounds if r["request_id"] == f"good-{i}"),
+         "emitted": 48 + sum(r["emitted"] for r in rounds if r["request_id"] == f"good-{i}"),
+         "output_tokens": 49 + sum(r["emitted"] for r in rounds if r["request_id"] == f"good-{i}"),
+         "decode_us": 1_000_000 + i}
+        for i in range(50)
+    ]  # fmt: skip
+    plain_requests = [
+        {"run_id": "off", "ts_end": DAY, "request_id": f"p{i}", "task_type": "good", "model": "m", "engine": "vllm",
+         "surface": "vllm.response", "output_tokens": 101, "decode_us": 1_000_000 + i} for i in range(50)
+    ]  # fmt: skip
+    lake = write_lake(tmp_path, runs=RUNS, rounds=rounds, requests=[*requests, *plain_requests])
+    (stratum,) = gate(lake, Question()).strata
+    tau = (made + 48 * 50) / (60 * 50)
+    assert stratum.round_cost == pytest.approx(tau * (stratum.relative_token_time or 0), rel=1e-6)
+    assert stratum.break_even_alpha == pytest.approx(((stratum.round_cost or 0) - 1) / (36 / 60), rel=1e-6)
 
 
 @pytest.mark.parametrize(("where", "code"), [("task_type = 'good'", 0), ("task_type = 'bad'", 1),

@@ -37,6 +37,14 @@ def test_a_wider_margin_never_decides_more(value: float, half: float, margin: fl
     assert strict in (INCONCLUSIVE, loose)
 
 
+@pytest.mark.parametrize(("value", "noise", "name"), [
+    (0.90, 0.24, INCONCLUSIVE), (0.90, 0.05, GO), (1.10, 0.24, INCONCLUSIVE), (1.10, 0.05, NO_GO), (0.5, 0.24, GO),
+    (0.90, None, GO)])  # fmt: skip
+def test_control_noise_leaves_nothing_to_decide(value: float, noise: float | None, name: str) -> None:
+    """As near to 1 as the baselines are to each other: against another of them it could be the other way round."""
+    assert by_interval(value, value - 0.02, value + 0.02, noise=noise).name == name
+
+
 def test_a_lower_bound_can_say_no_and_nothing_else() -> None:
     assert by_lower_bound(1.2).name == NO_GO
     assert by_lower_bound(0.5).name == INCONCLUSIVE

@@ -46,6 +46,7 @@ def strata(draw: st.DrawFn) -> Observed:
         "tau_drafted": drafted,
         "tau_committed": draw(st.floats(0.5, drafted)),
         "mean_drafted": draw(st.floats(0.1, 16.0)),
+        "drafting_share": draw(st.one_of(st.just(0.0), st.floats(0.01, 1.0))),
         "draft_lengths": (1, 3, 5),
         "length_weights": tuple(draw(st.lists(st.floats(0.0, 9.0), min_size=3, max_size=3))),
         **{name: draw(st.floats(0.01, 100.0)) for name in ("draft_ms_per_token", "target_ms", "step_ms", "plain_ms")},
@@ -80,6 +81,29 @@ def test_the_terms_close_and_unmeasured_causes_are_named(plan: Plan, seen: Obser
     assert hidden == set(gap.unmeasured)
     # A cause that was not logged is inside another term, never a term of 0.
     assert not hidden & {term.name for term in gap.terms if term.measured and not term.includes} - {"k_shift"}
+
+
+def test_rounds_without_a_draft_are_no_shorter_drafts() -> None:
+    """Every draft is as long as planned; 6 in 7 rounds have none: what they lose and save is theirs alone."""
+    plan = Plan("bonus", DraftAcceptRatio(0.5), 0.1, 5)
+    seen = Observed(draft_accept_ratio=0.5, tau_verified=3.5, tau_drafted=3.5, tau_committed=(3.5 + 6) / 7,
+                    mean_drafted=5 / 7, drafting_share=1 / 7, draft_ms_per_token=1.0, target_ms=10.0,
+                    step_ms=10 + 5 / 7, plain_ms=10.0)  # fmt: skip
+    found = logs(decompose(plan, seen))
+    moved = {name: log for name, log in found.items() if abs(log) > 1e-9}
+    assert set(moved) == {"plain_steps"}
+    assert moved["plain_steps"] == pytest.approx(math.log((9.5 / 7) / 3.5) + math.log(1.5 / (1 + 0.5 / 7)))
+
+
+def test_where_no_round_drafts_that_is_the_cause() -> None:
+    seen = Observed(tau_committed=1.0, mean_drafted=0.0, drafting_share=0.0, step_ms=10.2, plain_ms=10.0)
+    gap = decompose(PLAN, seen)
+    found = logs(gap)
+    assert set(found) == {"convention", "plain_steps", "unattributed"}
+    assert not {"alpha_shift", "k_shift", "rho_drift"} & set(gap.unmeasured)
+    weight = log_mean(1.02, 1.5)
+    assert found["plain_steps"] == pytest.approx(math.log(1 / 4.6) + 0.5 / weight)
+    assert found["unattributed"] == pytest.approx(-0.02 / weight)
 
 
 def test_every_cause_has_its_factor() -> None:

@@ -33,10 +33,12 @@ def warnings(
     con.execute("create or replace temp table chosen_runs as select distinct run_id from unit_sums")
     found = [
         *_forced(con, defined),
+        *_never_drafted(total, strata),
         *_v0_rates(con),
         *collect.counted_wrongly(con, total, strata, defined),
         *_grains(con),
         *collect.timed_wrongly(con, total),
+        *_other_model(con, baseline_run),
         *_baseline(con, total, baseline_run),
         *_classes(con, total, defined),
         *_mixed(con, total),
@@ -113,6 +115,55 @@ def _grains(con: duckdb.DuckDBPyConnection) -> list[Warning]:
 
 def _tokens(drafted: int | None) -> str:
     return "drafted tokens not logged" if drafted is None else f"{drafted} drafted tokens"
+
+
+def _never_drafted(total: Stratum, strata: Sequence[Stratum]) -> list[Warning]:
+    """A draft length is set, and some class (or all traffic) never drafted a token."""
+    found = []
+    for stratum in [total] if total.figures.get("drafted") == 0 else strata:
+        figures = stratum.figures
+        k, steps = figures.get("num_speculative_tokens_max"), figures.get("plain_steps")
+        if figures.get("drafted") == 0 and k and steps:
+            name = ", ".join(f"{key}={label(value)}" for key, value in stratum.key.items()) or "all traffic"
+            text = f"K {k:g} is set and no round of {name} drafted a token: is the drafter loaded, and does it propose?"
+            found.append(Warning("never_drafted", text, {"plain_steps": steps}))
+    return found
+
+
+# Parts of the traffic without a baseline, and runs without speculation of their engine that are of another model.
+# A run that the user names serves every engine when it is of none of them (baseline.sql).
+_UNUSED = """
+with parts as (
+  select distinct engine, model from unit_sums
+), plain as (
+  select distinct run_id, case when $1 is not null and engine not in (select engine from parts) then '*' else engine
+         end as serves, engine, model
+  from control_facts
+  where coalesce(step_us, decode_us, tpot_us) is not null and ($1 is null or run_id = $1)
+), lacking as (
+  select engine, model from parts s
+  where not exists (from plain p where p.serves in (s.engine, '*')
+                    and (p.model = s.model or s.model is null or p.model is null))
+)
+select p.run_id, min(p.engine), min(p.model), string_agg(distinct l.model, ', ')
+from plain p
+join lacking l on p.serves in (l.engine, '*') and l.model is not null
+group by p.run_id order by p.run_id limit 3
+"""
+
+
+def _other_model(con: duckdb.DuckDBPyConnection, named: str | None) -> list[Warning]:
+    """Runs without speculation that are there and price nothing, because they are of another engine or model."""
+    rows = con.execute(_UNUSED, [named]).fetchall()
+    found = []
+    for run, engine, model, ours in rows:
+        asked = "was named as the baseline, but" if named else "ran without speculation, but"
+        text = (
+            f"run {run} {asked} it is of {engine} {label(model)} and {ours} has none of its own: it was not used "
+            "for that; name a run of the same model, or give the plain step in ms (--baseline MS)"
+        )
+        found.append(Warning("baseline_other_model", text, {"run": run}))
+    return found
 
 
 def _baseline(con: duckdb.DuckDBPyConnection, total: Stratum, named: str | None) -> list[Warning]:

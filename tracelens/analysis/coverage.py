@@ -57,6 +57,9 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "break_even_alpha": ("step_time", "baseline", "matched", "drafted"),
 }
 
+# What only rounds with a draft have.
+_OF_DRAFTS = {"drafted", "draft_lengths", "rounds", "emitted", "draft_time", "single_rounds", "length"}
+
 # Groupings that only a record or a label can give.
 GROUPS: Mapping[str, str] = {
     "temperature": "temperature",
@@ -77,6 +80,7 @@ _BECAUSE = {
     "drafted": "no record counts drafted tokens",
     "draft_lengths": "no record tells rounds that kept every draft from rounds that lost one",
     "rounds": "no record counts rounds",
+    "nothing_drafted": "no round drafted a token",
     "plain_steps": "no record counts the steps without a draft, and this drafter often has none",
     "emitted": "no record counts committed tokens beside its rounds",
     "requests": "no record that counts has a request id",
@@ -140,6 +144,8 @@ def _gaps(total: Stratum, strata: Sequence[Stratum], *, timed_apart: bool) -> It
 
 
 def _lacks(needs: Sequence[str], stratum: Stratum) -> str:
+    if stratum.figures.get("drafted") == 0 and _OF_DRAFTS & set(needs):
+        return "nothing_drafted"
     held = _held(stratum.figures)
     return next((need for need in needs if need not in held), needs[-1])
 

@@ -44,9 +44,12 @@ def acceptance(alpha: Row, level: float) -> Figures:
     for name in ("draft_accept_ratio", "token_accept_prob"):
         sums = RatioSums.of(alpha.get(f"{name}_sums"))
         bound(out, name, share_interval(sums, level))
-    for name, shift in (("tau_verified", 1.0), ("tau_drafted", 0.0), ("tau_committed", 0.0)):
+    # A round gives the target's own token at least, and K more at most.
+    most = math.inf if longest is None else longest + 1.0
+    for name, shift, least in (("tau_verified", 1.0, 1.0), ("tau_drafted", 0.0, 0.0), ("tau_committed", 0.0, 0.0)):
         sums = RatioSums.of(alpha.get(f"{name}_sums"))
-        bound(out, name, ratio_interval(sums, level, shift=shift, bounds=(0.0, math.inf)))
+        value = alpha.get(name) or 0.0
+        bound(out, name, ratio_interval(sums, level, shift=shift, bounds=(least, max(most, value))))
     committed, drafted = out["tau_committed"], out["mean_drafted"]
     out["verify_waste"] = None if committed is None or drafted is None else 1.0 - committed / (drafted + 1.0)
     return out

@@ -15,7 +15,7 @@ from tracelens.analysis.answers import Key
 from tracelens.analysis.claim import Claim
 from tracelens.analysis.ratios import NAMES as RATIOS
 from tracelens.analysis.ratios import QUERIES, Ratios, stratum_ratios
-from tracelens.analysis.results import BaselineTerm, GapResult, GapStratum, GapTerm, Missing, Stratum
+from tracelens.analysis.results import BaselineTerm, GapResult, GapStratum, GapTerm, Missing, Stratum, Warning
 from tracelens.analysis.session import Question, Session, opened
 from tracelens.errors import InputError
 from tracelens.model.gap import NAMES, Gap, Observed, Term, decompose, log_mean
@@ -40,7 +40,16 @@ def gap(lake: Path, question: Question) -> GapResult:
         strata = tuple(_stratum(session, key, session.stratum(key), claim) for key in session.every_key())
         by = tuple(dict.fromkeys(question.by))
         told = tuple(session.missing()) if session.engines else ()
-        return GapResult(by, claim.as_mapping(), strata[:-1], strata[-1], _of_gap(told), session.warnings())
+        warnings = (*_lengths_mixed(session, claim), *session.warnings())
+        return GapResult(by, claim.as_mapping(), strata[:-1], strata[-1], _of_gap(told), warnings)
+
+
+def _lengths_mixed(session: Session, claim: Claim) -> list[Warning]:
+    low, high = (session.total.figures.get(f"num_speculative_tokens_{end}") for end in ("min", "max"))
+    if low is None or low == high:
+        return []
+    text = f"runs with K {low:g} to {high:g} are pooled against a claim of K {claim.k}: choose one with --run"
+    return [Warning("k_mixed", text, {"k_low": low, "k_high": high})]
 
 
 # Figures that the terms and the two speedups hang on.
@@ -187,7 +196,7 @@ def _moved(term: Term, split: Gap, claim: Claim, values: Values) -> tuple[float 
     acceptance = values.get("token_accept_prob" if claim.form == "iid" else "draft_accept_ratio")
     found: dict[str, tuple[float | None, float | None]] = {
         "alpha_shift": (alpha, acceptance),
-        "k_shift": (float(claim.k), values.get("mean_drafted")),
+        "k_shift": (float(claim.k), _draft_length(values)),
         "terminal_cuts": (values.get("tau_verified"), values.get("tau_drafted")),
         "plain_steps": (values.get("tau_drafted") or values.get("tau_verified"), values.get("tau_committed")),
         "verify_inflation": (1.0, over("target_ms")),
@@ -198,6 +207,12 @@ def _moved(term: Term, split: Gap, claim: Claim, values: Values) -> tuple[float 
         "baseline_beyond_steps": (plain, values.get("plain_tpot_ms")),
     }
     return found.get(term.name, (None, None))
+
+
+def _draft_length(values: Values) -> float | None:
+    """Mean drafted tokens of the rounds that drafted; of all rounds where nobody knows which did."""
+    drafted, share = values.get("mean_drafted"), values.get("drafting_share")
+    return drafted / share if drafted is not None and share else drafted
 
 
 def _speedup_bounds(stratum: Stratum, split: Gap) -> tuple[float | None, float | None]:

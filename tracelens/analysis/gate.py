@@ -157,7 +157,9 @@ def _stratum(stratum: Stratum, priced: Priced, batches: Mapping[str, Any], optio
     alpha, drafted = figures.get("draft_accept_ratio"), figures.get("mean_drafted")
     even = None if time.cost is None or drafted is None else break_even_ratio(time.cost, drafted)
     tau = figures.get("tau_committed")
-    less, more = (None if tau is None or not time.cost else (tau + step) / time.cost for step in (-1, 1))
+    # Without a draft no token more or less can come of one.
+    worth = tau if time.cost and figures.get("drafted") else None
+    less, more = (None if worth is None or not time.cost else (worth + step) / time.cost for step in (-1, 1))
     off_ms, off_share = _off(batches, priced)
     found = GateStratum(
         key=stratum.key,
@@ -224,7 +226,8 @@ def _decide(figures: Mapping[str, Any], time: _Time, options: GateOptions) -> De
     elif time.basis == "lower_bound":
         pays = by_lower_bound(time.value, margin=options.margin)
     else:
-        pays = by_interval(time.value, time.low, time.high, margin=options.margin)
+        noise = figures.get("control_spread")
+        pays = by_interval(time.value, time.low, time.high, margin=options.margin, noise=noise)
     few = by_sample(figures.get("requests"), figures.get("n_eff"), least=options.min_requests)
     if few is not None:
         # Too few requests decide nothing, whatever their interval says.
@@ -254,8 +257,9 @@ def _with_advice(found: GateStratum) -> GateStratum:
             f"switching speculation off for it would save about {found.off_gain_share:.0%} of its engine time "
             f"({found.off_gain_ms / 1000:,.1f} s of what is logged)"
         )
-    if found.break_even_alpha is not None and found.draft_accept_ratio is not None and found.decision != "GO":
-        if found.break_even_alpha > 1:
+    even, alpha = found.break_even_alpha, found.draft_accept_ratio
+    if even is not None and alpha is not None and found.decision != "GO" and (found.relative_token_time or 0) > 1:
+        if even > 1:
             told.append("no acceptance can make it pay at this cost of a round: the cost must fall, or K")
         else:
             told.append(f"it would break even at α {found.break_even_alpha:.3f}; it has {found.draft_accept_ratio:.3f}")
@@ -266,7 +270,4 @@ def _with_advice(found: GateStratum) -> GateStratum:
         told.append(f"the other classes of its batches pay for it (drag {found.drag:.2f}){gain}")
     if found.padding_waste is not None and found.padding_waste >= NOTABLE_SHARE:
         told.append(f"an engine that pads to the longest draft computes {found.padding_waste:.0%} of positions in vain")
-    spread, value = found.control_spread, found.relative_token_time
-    if spread is not None and value is not None and abs(value - 1.0) <= spread:
-        told.append(f"runs without speculation differ by {spread:.1%} among themselves, more than this class from 1.0")
     return replace(found, advice=tuple(told))

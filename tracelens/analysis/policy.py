@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from tracelens import __version__
-from tracelens.analysis.gate import GateResult, GateStratum
+from tracelens.analysis.gate import GateResult, GateStratum, gate
 from tracelens.analysis.results import Value
 from tracelens.analysis.session import Question
-from tracelens.analysis.sweep import DEFAULT_KS, SweepResult, SweepStratum, sweep
+from tracelens.analysis.sweep import DEFAULT_KS, SweepStratum, sweep
 
 _BUCKET = re.compile(r"0*(\d+)(?:-0*(\d+))?")
 
@@ -44,9 +44,10 @@ class Policy:
 
     def document(self) -> dict[str, Any]:
         """The policy as JSON."""
-        most = max((k for *_, k in self.schedule), default=0)
+        # vLLM takes the largest K at start-up; without a schedule it is the K of all traffic.
+        most = max((k for *_, k in self.schedule), default=self.total.k)
         vllm: dict[str, Any] = {
-            "num_speculative_tokens": most or None,
+            "num_speculative_tokens": most,
             "num_speculative_tokens_per_batch_size": [list(entry) for entry in self.schedule],
             "note": self.schedule_why,
         }
@@ -65,7 +66,8 @@ def policy(lake: Path, question: Question, decided: GateResult, ks: Sequence[int
     """Choose K for every stratum of a gate and for every batch bucket.
 
     A class that is GO or NO_GO gets the K with the least relative token time, off where none is below 1; one that is
-    INCONCLUSIVE keeps the K it has.
+    INCONCLUSIVE keeps the K it has. Batch buckets are decided by the same rule; where one is INCONCLUSIVE it takes the
+    K of all traffic.
 
     Raises:
         InputError: as `sweep`.
@@ -73,10 +75,13 @@ def policy(lake: Path, question: Question, decided: GateResult, ks: Sequence[int
     swept = sweep(lake, question, ks)
     by_key = {tuple(s.key.values()): s for s in swept.strata}
     strata = tuple(_choice(s, by_key.get(tuple(s.key.values()))) for s in decided.strata)
-    batches = sweep(lake, dataclasses.replace(question, by=("batch_bucket",)), ks)
-    chosen = tuple(_by_batch(s) for s in batches.strata)
-    schedule, why = _schedule(batches, chosen)
-    return Policy(decided.by, strata, _choice(decided.total, swept.total), chosen, schedule, why)
+    total = _choice(decided.total, swept.total)
+    by_batch = dataclasses.replace(question, by=("batch_bucket",))
+    gated = [s for s in gate(lake, by_batch, decided.options).strata if s.key["batch_bucket"] is not None]
+    batches = {s.key["batch_bucket"]: s for s in sweep(lake, by_batch, ks).strata} if gated else {}
+    chosen = tuple(_by_batch(s, batches.get(s.key["batch_bucket"]), total) for s in gated)
+    schedule, why = _schedule(chosen)
+    return Policy(decided.by, strata, total, chosen, schedule, why)
 
 
 def _choice(gated: GateStratum, swept: SweepStratum | None) -> Choice:
@@ -97,10 +102,12 @@ def _choice(gated: GateStratum, swept: SweepStratum | None) -> Choice:
     return Choice(dict(gated.key), k, gated.decision, current, time, source, why)
 
 
-def _by_batch(swept: SweepStratum) -> Choice:
-    source, time = _entry(swept, swept.best_k)
-    why = swept.why or ("off: no K pays at this batch size" if swept.best_k == 0 else f"best K of those {source}")
-    return Choice(dict(swept.key), swept.best_k, None, swept.trace_k, time, source, why)
+def _by_batch(gated: GateStratum, swept: SweepStratum | None, total: Choice) -> Choice:
+    if gated.decision != "INCONCLUSIVE":
+        return _choice(gated, swept)
+    why = f"inconclusive ({gated.reasons[0]}): the K of all traffic"
+    return Choice(dict(gated.key), total.k, gated.decision, gated.num_speculative_tokens, gated.relative_token_time,
+                  None, why)  # fmt: skip
 
 
 def _entry(swept: SweepStratum | None, k: int | None) -> tuple[str | None, float | None]:
@@ -109,12 +116,12 @@ def _entry(swept: SweepStratum | None, k: int | None) -> tuple[str | None, float
         return None, None
     if k == 0:
         return "plain decoding", 1.0
-    entries = [e for e in swept.entries if e.k == k and e.relative_token_time is not None]
+    entries = [e for e in swept.entries if e.k == k and e.relative_token_time is not None and not e.extrapolated]
     first = min(entries, key=lambda e: e.source != "observed", default=None)
     return (None, None) if first is None else (first.source, first.relative_token_time)
 
 
-def _schedule(swept: SweepResult, chosen: Sequence[Choice]) -> tuple[tuple[tuple[int, int, int], ...], str]:
+def _schedule(chosen: Sequence[Choice]) -> tuple[tuple[tuple[int, int, int], ...], str]:
     """vLLM's list from 0.24 on (pull request 32374): ranges of batch size, both ends included, in order, from 1.
 
     Sizes between two ranges that are known take the K of the smaller one, as vLLM itself would.
@@ -127,7 +134,7 @@ def _schedule(swept: SweepResult, chosen: Sequence[Choice]) -> tuple[tuple[tuple
             continue
         known.append((int(match[1]), int(match[2] or match[1]), choice.k))
     if not known:
-        return (), "no K by batch size: batch sizes, or times by batch size, are not in these records"
+        return (), "no K by batch size: these records hold no batch sizes, or no K could be chosen at any"
     known.sort()
     joined: list[tuple[int, int, int]] = []
     for first, last, k in known:

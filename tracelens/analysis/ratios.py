@@ -27,6 +27,7 @@ _COLUMNS: Mapping[str, tuple[str, str, float]] = {
     "tau_drafted": ("e_of_n", "n_of_e", 0.0),
     "tau_committed": ("e_all", "n_all", 0.0),
     "mean_drafted": ("d_of_n", "n_of_d", 0.0),
+    "drafting_share": ("n", "all_rounds", 0.0),
     "draft_ms_per_token": ("dt", "dn", 0.0),
     "target_ms": ("v", "vn", 0.0),
     "step_ms": ("t", "tn", 0.0),
@@ -67,6 +68,8 @@ def stratum_ratios(answers: Answers, key: Key, priced: Priced) -> Ratios:
     """Ratios of a stratum over the rows that its baseline prices, as the report prints them."""
     alpha, rho, base = priced.alpha, priced.rho, priced.base
     values: dict[str, float | None] = {name: alpha.get(name) for name in NAMES if name in alpha}
+    rounds = alpha.get("all_rounds")
+    values["drafting_share"] = (alpha.get("rounds") or 0.0) / rounds if rounds else None
     values |= {name: rho.get(name) for name in NAMES if name in rho}
     values["plain_ms"], values["plain_tpot_ms"] = priced.baseline, priced.tpot
     values["tpot_ms"] = priced.speedup.get("tpot_ms")

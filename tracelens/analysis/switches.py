@@ -9,6 +9,7 @@ _BASELINE = (
 )
 _MATCHED = "ingest a baseline of every engine and model, or group by engine and model"
 _CANONICAL = "write canonical JSON lines from a hook of your own (README: 'Any other engine')"
+_DRAFTER = "look into the engine's start-up log: is the drafter loaded, and does it propose on this traffic?"
 _LABELS = "name it by `--labels FILE`, `--set task_type=…` or rules in tracelens.toml at ingest"
 
 _VLLM_STATS = "keep log stats on (no `--disable-log-stats`); `VLLM_LOG_STATS_INTERVAL=1` makes the intervals short"
@@ -110,6 +111,8 @@ def switch_on(need: str, engines: Collection[str]) -> str:
         return _MATCHED
     if need == "task_type":
         return _LABELS
+    if need == "nothing_drafted":
+        return _DRAFTER
     texts: dict[str, list[str]] = {}
     for engine in sorted(engines):
         texts.setdefault(_SWITCH.get(engine, {}).get(need, _CANONICAL), []).append(engine)

@@ -9,9 +9,10 @@ from tracelens.analysis.claim import Claim
 from tracelens.analysis.costs import LEAST_MATCHED
 from tracelens.analysis.results import GapStratum, GapTerm
 
-# Smaller causes are in the table and not in the sentence.
+# Smaller causes are in the table, and in the sentence together.
 _LEAST_POINTS = 0.02
 _LEAST_FACTOR = 0.01
+_TOLD = 3
 
 _CAUSES = {
     "convention": "counting the target's own token, which the plan left out,",
@@ -32,6 +33,7 @@ _CAUSES = {
     "other": "time beyond the steps",
     "baseline_beyond_steps": "the baseline's own time beyond its steps",
 }
+_PLURAL = ("k_shift", "terminal_cuts", "plain_steps", "repack", "emit_lag")
 _SIGNS = {"alpha_shift": "α", "rho_drift": "ρ"}
 
 
@@ -49,12 +51,17 @@ def sentence(stratum: GapStratum, claim: Claim) -> str:
     low, high = stratum.speedup_observed_low, stratum.speedup_observed_high
     bounds = "" if low is None or high is None else f" [{low:.2f}, {high:.2f}]"
     most = "at most " if basis == "upper_bound" else ""
-    told = [t for t in stratum.terms if t.points is not None and abs(t.points) >= _LEAST_POINTS]
+    told = [t for t in stratum.terms if t.points is not None]
     takes = sorted((t for t in told if (t.points or 0) < 0), key=lambda t: t.points or 0)
     gives = sorted((t for t in told if (t.points or 0) > 0), key=lambda t: -(t.points or 0))
-    parts = [_list(takes, "takes", claim), _list(gives, "gives", claim)]
+    parts = [_list(takes, "take", claim), _list(gives, "give", claim)]
     why = "; ".join(part for part in parts if part) or "no cause moved it by 0.02 or more"
+    if stratum.figures.get("rounds") == 0:
+        why = f"no round drafted a token, so the engine decoded plainly; {why}"
     text = f"{planned}, observed {most}{observed:.2f}x{bounds}: {why}"
+    if stratum.baseline.measured and stratum.baseline_ms is not None:
+        text += f". The plan was made against a plain step of {claim.baseline_ms:g} ms; "
+        text += f"here it is {stratum.baseline_ms:.1f} ms"
     hidden = [name for name in stratum.unmeasured if name in _CAUSES]
     if hidden:
         text += f". Not told apart in these logs: {', '.join(cause(name) for name in hidden)}"
@@ -64,7 +71,17 @@ def sentence(stratum: GapStratum, claim: Claim) -> str:
 
 
 def _list(terms: Sequence[GapTerm], verb: str, claim: Claim) -> str:
-    return ", ".join(f"{_named(t, claim)} {verb} {abs(t.points or 0):.2f}{_open(t)}" for t in terms)
+    """The largest causes by name, the others counted: a sentence, not a table."""
+    large = [t for t in terms if abs(t.points or 0) >= _LEAST_POINTS]
+    named, rest = large[:_TOLD], [t for t in terms if t not in large[:_TOLD]]
+    parts = [
+        f"{_named(t, claim)} {verb}{'' if t.name in _PLURAL else 's'} {abs(t.points or 0):.2f}{_open(t)}" for t in named
+    ]
+    together = sum(abs(t.points or 0) for t in rest)
+    if named and together >= _LEAST_POINTS:
+        count = f"{len(rest)} smaller causes {verb}" if len(rest) > 1 else f"another one {verb}s"
+        parts.append(f"{count} {together:.2f}")
+    return ", ".join(parts)
 
 
 def _named(term: GapTerm, claim: Claim) -> str:
@@ -72,13 +89,20 @@ def _named(term: GapTerm, claim: Claim) -> str:
     if term.name == "verify_inflation" and term.observed is not None:
         return f"{text} at {term.observed:.2f} plain steps"
     if term.name == "k_shift" and term.observed is not None:
-        return f"{text} ({claim.k} → {term.observed:.2f} a round)"
+        return f"{text} ({claim.k} → {term.observed:.2f} a draft)"
     if term.name == "unattributed" and term.planned is not None and term.observed is not None:
         return f"the cost of a round, {term.planned:.2f} → {term.observed:.2f} plain steps,"
     if term.name in _SIGNS and term.planned is not None and term.observed is not None:
         sign = "p" if term.name == "alpha_shift" and claim.form == "iid" else _SIGNS[term.name]
-        return f"{text} {sign} {term.planned:.2f} → {term.observed:.2f}"
+        own = " (its own token taken off)" if claim.form == "article_tokens" and term.name == "alpha_shift" else ""
+        return f"{text} {sign} {_apart(term.planned, term.observed)}{own}"
     return text
+
+
+def _apart(planned: float, observed: float) -> str:
+    """Two numbers with as many decimals as show that they differ."""
+    digits = 2 if f"{planned:.2f}" != f"{observed:.2f}" else 3
+    return f"{planned:.{digits}f} → {observed:.{digits}f}"
 
 
 def _open(term: GapTerm) -> str:

@@ -25,7 +25,12 @@ def gate(
         float, typer.Option("--margin", metavar="SHARE", help="The interval must lie this far from 1.0.")
     ] = 0.02,
     min_requests: Annotated[
-        int, typer.Option("--min-requests", metavar="N", help="Fewer requests of a class decide nothing.")
+        int,
+        typer.Option(
+            "--min-requests",
+            metavar="N",
+            help="Fewer requests decide nothing; nor do those worth under 20 of equal length.",
+        ),
     ] = 30,
     max_near_k: Annotated[
         float | None,
@@ -49,7 +54,8 @@ def gate(
     """Decide by class of traffic whether speculation pays: GO, NO_GO or INCONCLUSIVE.
 
     GO where the whole 95% interval of the relative token time lies below 1 - margin, NO_GO where it lies above
-    1 + margin. Exit codes: 0 all GO, 1 some NO_GO, 2 inconclusive, 3 usage or input error.
+    1 + margin; else INCONCLUSIVE, also where two runs without speculation differ by as much. Exit codes: 0 all GO,
+    1 some NO_GO, 2 inconclusive, 3 usage or input error.
     """
     from tracelens.analysis.gate import GateOptions
     from tracelens.analysis.gate import gate as analyse

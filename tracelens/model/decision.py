@@ -20,7 +20,9 @@ class Decision:
     reasons: tuple[str, ...]
 
 
-def by_interval(value: float, low: float | None, high: float | None, *, margin: float = 0.02) -> Decision:
+def by_interval(
+    value: float, low: float | None, high: float | None, *, margin: float = 0.02, noise: float | None = None
+) -> Decision:
     """GO where C is surely below 1 - margin, NO_GO where it is surely above 1 + margin.
 
     Args:
@@ -28,10 +30,15 @@ def by_interval(value: float, low: float | None, high: float | None, *, margin: 
         low: lower bound of its interval; None where it has none.
         high: upper bound.
         margin: how far from 1 the whole interval must lie.
+        noise: what runs without speculation differ by among themselves (slowest over quickest - 1): against another
+            of them C could lie on the other side of 1 as long as it is within that factor of it.
     """
     if low is None or high is None:
         return Decision(INCONCLUSIVE, (f"relative token time {value:.3f} has no interval",))
     told = f"relative token time {value:.3f} [{low:.3f}, {high:.3f}]"
+    if noise is not None and value > 0 and max(value, 1.0 / value) <= 1.0 + noise:
+        text = f"{told} is as near to 1 as runs without speculation are to each other: they differ by {noise:.1%}"
+        return Decision(INCONCLUSIVE, (text,))
     if high < 1.0 - margin:
         return Decision(GO, (f"{told} lies below {1.0 - margin:g}",))
     if low > 1.0 + margin:
@@ -51,9 +58,10 @@ def by_sample(requests: float | None, effective: float | None, *, least: int = L
     if requests is None:
         return Decision(INCONCLUSIVE, ("requests are not logged one by one, so nobody knows how many these are",))
     if requests < least:
-        return Decision(INCONCLUSIVE, (f"{requests:g} requests, fewer than {least}",))
+        return Decision(INCONCLUSIVE, (f"{requests:g} request{'' if requests == 1 else 's'}, fewer than {least}",))
     if effective is not None and effective < LEAST_EFFECTIVE:
-        text = f"{requests:g} requests are worth {effective:.1f} equal ones, fewer than {LEAST_EFFECTIVE:g}"
+        text = f"{requests:g} requests, but a few long ones own most rounds: they are worth {effective:.1f} of equal "
+        text += f"length, fewer than {LEAST_EFFECTIVE:g}"
         return Decision(INCONCLUSIVE, (text,))
     return None
 

@@ -109,9 +109,10 @@ class Plan:
 class Observed:
     """What was measured in one stratum; None is "not measured".
 
-    Times are ms. `draft_lengths` and `length_weights` are the draft lengths d of its rounds and how many had each
-    (only the i.i.d. form asks for them). `plain_ms` is t_AR, `tpot_ms` and `plain_tpot_ms` are TPOT with and without
-    speculation. `extra_ms` maps `prefill_interference` and `emit_lag` to ms a token beyond the steps.
+    `drafting_share` is the share of all rounds that had a draft: mean_drafted / drafting_share is the mean draft of
+    those. Times are ms. `draft_lengths` and `length_weights` are the draft lengths d of its rounds and how many had
+    each (only the i.i.d. form asks for them). `plain_ms` is t_AR, `tpot_ms` and `plain_tpot_ms` are TPOT with and
+    without speculation. `extra_ms` maps `prefill_interference` and `emit_lag` to ms a token beyond the steps.
     """
 
     draft_accept_ratio: float | None = None
@@ -120,6 +121,7 @@ class Observed:
     tau_drafted: float | None = None
     tau_committed: float | None = None
     mean_drafted: float | None = None
+    drafting_share: float | None = None
     draft_lengths: Sequence[float] = ()
     length_weights: Sequence[float] = ()
     draft_ms_per_token: float | None = None
@@ -187,7 +189,7 @@ def decompose(plan: Plan, seen: Observed) -> Gap:
         return Gap(_ordered(yields, lost), plan.speedup, None, None, None, None, (*lost, *_COSTS))
     steps = _step_speedup(seen)
     cost = level / (speedup if steps is None else steps)
-    costs, unlogged = _costs(plan, seen, cost)
+    costs, unlogged = _costs(plan, seen, cost, plain_told="plain_steps" not in lost)
     merged = _merge(yields, costs)
     hidden = (*lost, *unlogged)
     within = hidden
@@ -213,6 +215,8 @@ def _ordered(terms: dict[str, Term], hidden: tuple[str, ...]) -> tuple[Term, ...
     return tuple(terms[name] for name in NAMES if name in terms)
 
 
+# Causes that only rounds with a draft can have.
+_OF_DRAFTS = ("alpha_shift", "k_shift", "shape", "terminal_cuts")
 _COSTS = ("verify_inflation", "rho_drift", "sampling", "rollback", "repack")
 
 
@@ -222,6 +226,8 @@ def _yields(plan: Plan, seen: Observed) -> tuple[dict[str, Term], float, tuple[s
     lost: list[str] = []
     level, broken = plan.tokens, False
     for name, after in _levels(plan, seen):
+        if name in _OF_DRAFTS and seen.drafting_share == 0.0:
+            continue  # no round drafted: there is nothing that these causes could have moved
         if after is None or not after > 0:
             lost.append(name)
             # Cuts nobody logged lie nowhere else: the next level is then from the verified tokens, too.
@@ -288,32 +294,43 @@ def _speedup(seen: Observed) -> tuple[str | None, float | None, float | None, fl
     return "upper_bound", plain * tau / parts, parts / tau, plain
 
 
-def _costs(plan: Plan, seen: Observed, cost: float) -> tuple[dict[str, Term], tuple[str, ...]]:
+def _costs(plan: Plan, seen: Observed, cost: float, *, plain_told: bool) -> tuple[dict[str, Term], tuple[str, ...]]:
     """Terms of the cost, given the whole cost R of a round, and the parts nobody logged."""
-    plain, drafted = seen.plain_ms, seen.mean_drafted
+    parts = _cost_parts(plan, seen, plain_told=plain_told)
+    mean = log_mean(cost, plan.cost)
+    known = {name: part for name, part in parts.items() if part is not None}
+    known["unattributed"] = cost - plan.cost - math.fsum(known.values())
+    terms = {name: Term(name, -part / mean, cost_log=-part / mean) for name, part in known.items()}
+    return terms, tuple(name for name, part in parts.items() if part is None)
+
+
+def _cost_parts(plan: Plan, seen: Observed, *, plain_told: bool) -> dict[str, float | None]:
+    """Parts of R - R0 in plain steps; None where nobody logged them.
+
+    Rounds without a draft save its cost: where their share is known that is theirs, and no effect of the length of the
+    drafts that were made.
+    """
+    plain, drafted, share = seen.plain_ms, seen.mean_drafted, seen.drafting_share
 
     def over(time: float | None) -> float | None:
         return None if time is None or not plain else time / plain
 
     inflation, rho = over(seen.target_ms), over(seen.draft_ms_per_token)
-    parts = {
-        "verify_inflation": None if inflation is None else inflation - 1.0,
-        "k_shift": None if drafted is None else plan.rho * (drafted - plan.k),
-        "rho_drift": None if rho is None or drafted is None else (rho - plan.rho) * drafted,
-        "sampling": over(seen.sample_ms),
-        "rollback": over(seen.rollback_ms),
-        "repack": over(seen.repack_ms),
-    }
-    whole = cost - plan.cost
-    mean = log_mean(cost, plan.cost)
-    known = {name: part for name, part in parts.items() if part is not None}
-    known["unattributed"] = whole - math.fsum(known.values())
-    terms = {name: Term(name, -part / mean, cost_log=-part / mean) for name, part in known.items()}
-    return terms, tuple(name for name, part in parts.items() if part is None)
+    parts: dict[str, float | None] = {"verify_inflation": None if inflation is None else inflation - 1.0}
+    if share == 0.0 and plain_told:
+        parts["plain_steps"] = -plan.rho * plan.k
+    else:
+        length = drafted / share if drafted is not None and share and plain_told else drafted
+        parts["k_shift"] = None if length is None else plan.rho * (length - plan.k)
+        parts["rho_drift"] = None if rho is None or drafted is None else (rho - plan.rho) * drafted
+        parts["sampling"] = over(seen.sample_ms)
+        if drafted is not None and length is not None and length != drafted:
+            parts["plain_steps"] = plan.rho * (drafted - length)
+    return {**parts, "rollback": over(seen.rollback_ms), "repack": over(seen.repack_ms)}
 
 
 def _merge(yields: dict[str, Term], costs: dict[str, Term]) -> dict[str, Term]:
-    """k_shift and what cannot be told apart have a part of the yield and one of the cost: one term each."""
+    """k_shift, plain_steps and what cannot be told apart have parts of yield and of cost: one term each."""
     merged = dict(yields)
     for name, cost in costs.items():
         part = merged.get(name)

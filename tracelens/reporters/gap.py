@@ -10,7 +10,7 @@ from tracelens.analysis.results import GapResult, GapStratum, GapTerm
 from tracelens.analysis.verdict import cause
 from tracelens.reporters import answer
 from tracelens.reporters import format as fmt
-from tracelens.reporters.sheet import Bullets, Cell, Grid, Sheet, View, endnotes, name_of
+from tracelens.reporters.sheet import Cell, Grid, Sheet, View, endnotes, name_of
 from tracelens.reporters.tables import CONTROL
 
 _FIGURES = (
@@ -27,7 +27,7 @@ _NOTES = (
 _BAR = 8
 _SHORT = {"unattributed": "cost of a round", "k_shift": "draft length", "terminal_cuts": "cuts at a stop",
           "shape": "shape of acceptance", "other": "beyond the steps"}  # fmt: skip
-_SIGNS = {"alpha_shift": "α", "rho_drift": "ρ", "k_shift": "K", "verify_inflation": "v", "plain_steps": "τ",
+_SIGNS = {"alpha_shift": "α", "rho_drift": "ρ", "k_shift": "", "verify_inflation": "v", "plain_steps": "τ",
           "terminal_cuts": "τ", "unattributed": "R"}  # fmt: skip
 
 
@@ -38,14 +38,12 @@ def sheet(result: GapResult) -> Sheet:
         return Sheet((nothing,))
     rows = (*result.strata, result.total)
     lead = [_upper(result.total.verdict), _basis(result.total)]
-    told = tuple(f"{name_of(s.key)}: {s.verdict.partition('. ')[0].rstrip('.')}." for s in result.strata)
     # One class alone is all traffic: once is enough.
     drawn = result.strata if len(result.strata) == 1 else rows
     grids = [_overview(result, rows)] if len(drawn) > 1 else []
     grids += [waterfall(s, result.claim, last=s is drawn[-1]) for s in drawn]
-    bullets = (Bullets("By class of traffic", told),) if len(told) > 1 else ()
     ends = endnotes([w for w in result.warnings if w.code != "nothing_selected"], result.coverage)
-    return Sheet(tuple(filter(None, lead)), tuple(grids), (*bullets, *ends))
+    return Sheet(tuple(filter(None, lead)), tuple(grids), ends)
 
 
 def _upper(text: str) -> str:
@@ -100,8 +98,8 @@ def waterfall(stratum: GapStratum, claim: Mapping[str, Any], *, last: bool) -> G
     ]
     if stratum.baseline.measured:
         ms = _signed(stratum.baseline.ms_per_token)
-        factor = fmt.ratio(stratum.baseline.factor)
-        rows.append((Cell("plain step planned / measured"), Cell(factor), Cell(""), Cell(ms), Cell("")))
+        steps = f"plain step {fmt.number_ms(claim.get('baseline_ms'))} → {fmt.number_ms(stratum.baseline_ms)} ms"
+        rows.append((Cell(steps), Cell(""), Cell(""), Cell(ms), Cell("")))
     rows.append(_whole("observed", stratum.speedup_observed, stratum.token_ms))
     still = [cause(t.name) for t in stratum.terms if t not in moving]
     notes = [f"moved nothing here: {', '.join(still)}"] if still else []
@@ -110,7 +108,7 @@ def waterfall(stratum: GapStratum, claim: Mapping[str, Any], *, last: bool) -> G
     ]
     return Grid(
         f"Why: {name_of(stratum.key)}",
-        ("cause", "factor", "points  [95 %]", "ms /\ntoken", ""),
+        ("cause", "factor", "points  [95 %]", "ms /\ntoken", "size"),
         tuple(rows),
         sections=frozenset({1, len(rows) - 1}),
         notes=(*notes, *(_NOTES if last else ())),
@@ -144,7 +142,8 @@ def _moved(term: GapTerm, claim: Mapping[str, Any]) -> str:
     if sign is None or term.planned is None or term.observed is None:
         return ""
     sign = "p" if term.name == "alpha_shift" and claim.get("form") == "iid" else sign
-    return f" {sign} {term.planned:.2f} → {term.observed:.2f}"
+    moved = f"{term.planned:.2f} → {term.observed:.2f}"
+    return f" {sign} {moved}" if sign else f", {moved}"
 
 
 def _signed(value: float | None) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tracelens.analysis.gate import GateResult, GateStratum
 from tracelens.analysis.results import NOTHING
+from tracelens.model.decision import LEAST_EFFECTIVE
 from tracelens.reporters import format as fmt
 from tracelens.reporters.sheet import Bullets, Cell, Grid, Sheet, View, endnotes, name_of
 from tracelens.reporters.tables import CONTROL
@@ -51,10 +52,14 @@ def _lead(result: GateResult) -> tuple[str, ...]:
     told = ", ".join(f"{n} {name}" for name, n in counts if n)
     classes = f"{len(strata)} class{'' if len(strata) == 1 else 'es'} of traffic" if result.strata else "all traffic"
     options = result.options
-    limits = f"margin {options.margin:g}, at least {options.min_requests} requests"
+    limits = (
+        f"margin {options.margin:g}, at least {options.min_requests} requests worth {LEAST_EFFECTIVE:g} of equal length"
+    )
     if options.max_near_k is not None:
         limits += f", near-K rounds up to {options.max_near_k:.0%}"
-    return (f"{result.decision}: {told} of {classes} ({limits}; the whole 95 % interval must lie on one side).",)
+    total = f"; in total {result.total.decision}" if result.strata else ""
+    rule = f"Rule: {limits}; the whole 95 % interval must lie on one side of 1, further than control noise."
+    return (f"{result.decision}: {told} of {classes}{total}.", rule)
 
 
 def _key(result: GateResult, stratum: GateStratum) -> tuple[Cell, ...]:
@@ -66,7 +71,7 @@ def _key(result: GateResult, stratum: GateStratum) -> tuple[Cell, ...]:
 def _decisions(result: GateResult, rows: Sequence[GateStratum]) -> Grid:
     noisy = any(s.control_spread is not None for s in rows)
     heads = (*(result.by or ("",)), "decision", "token time\n/ plain  [95 %]", *(("control\nnoise",) if noisy else ()),
-             "α", "break-\neven α", "K", "requests")  # fmt: skip
+             "α", "break\neven α", "K", "requests")  # fmt: skip
     cells = tuple(
         (
             *_key(result, s),

@@ -53,7 +53,8 @@ def _grid(grid: Grid) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    text = escape(" ".join(filter(None, (cell.text.strip(), cell.quiet))))
+    # A sign is a list item at the start of a line alone, never in a cell.
+    text = escape("|" + " ".join(filter(None, (cell.text.strip(), cell.quiet)))).removeprefix(escape("|"))
     return f"**{text}**" if cell.style in ("green", "red", "bold") and text else text
 
 

@@ -80,7 +80,8 @@ def k_text(figures: Figures) -> str:
 def verdict(figures: Figures) -> str:
     """What the interval of the relative token time, or without it of the observed speedup, says.
 
-    `pays`, `loses`, or `open` where it holds 1.0, is missing, or is of a lower bound.
+    `pays`, `loses`, or `open` where it holds 1.0, is missing, is of a lower bound, or is as near to 1.0 as runs without
+    speculation are to each other.
     """
     low, high = figures.get("relative_token_time_low"), figures.get("relative_token_time_high")
     point = figures.get("relative_token_time")
@@ -92,6 +93,11 @@ def verdict(figures: Figures) -> str:
         slow, fast = figures.get("speedup_observed_low"), figures.get("speedup_observed_high")
         low = 1 / fast if fmt.is_number(fast) and fast > 0 else None
         high = 1 / slow if fmt.is_number(slow) and slow > 0 else None
+    noise, seen = figures.get("control_spread"), point
+    if not fmt.is_number(seen) and fmt.is_number(figures.get("speedup_observed")):
+        seen = 1 / figures["speedup_observed"] if figures["speedup_observed"] > 0 else None
+    if fmt.is_number(noise) and fmt.is_number(seen) and seen > 0 and max(seen, 1 / seen) <= 1 + noise:
+        return "open"
     if fmt.is_number(high) and high < 1:
         return "pays"
     return "loses" if fmt.is_number(low) and low > 1 else "open"
