@@ -237,6 +237,50 @@ def test_several_k_against_one_claim_are_said(tmp_path: Path) -> None:
     assert found.warnings[0].code == "k_mixed"
 
 
+def test_everything_accepted_at_the_border_of_every_form(tmp_path: Path) -> None:
+    """alpha = p = 1: nothing lies above, and the interval comes from below."""
+    rows = [{**row, "accepted": row["drafted"], "emitted": row["drafted"] + 1} for row in speculating()]
+    lake = write_lake(tmp_path, runs=RUNS, rounds=[*rows, *plain()])
+    for claim in CLAIMS:
+        assert_closes(gap(lake, ReportOptions(by=(), claim=parse_claim(claim))).total)
+
+
+def test_tpot_alone_tells_no_cost_of_a_round(tmp_path: Path) -> None:
+    """Without counts nobody knows how many tokens a round gave, so nobody knows what it cost."""
+    requests = [
+        {"run_id": name, "request_id": f"{name}{i}", "ts_end": DAY, "output_tokens": 41, "decode_us": 40 * us + i}
+        for name, us in (("spec", 6_000), ("off", 9_000)) for i in range(40)
+    ]  # fmt: skip
+    found = gap(write_lake(tmp_path, runs=RUNS, requests=requests), ReportOptions(by=(), claim=CLAIM)).total
+    assert_closes(found)
+    rest = next(t for t in found.terms if t.name == "unattributed")
+    assert (rest.planned, rest.observed) == (None, None)
+    assert "acceptance and the cost of a round together" in found.verdict
+    assert len(found.unmeasured) == len(set(found.unmeasured))
+
+
+def test_one_absurd_time_leaves_floats(tmp_path: Path) -> None:
+    rows = speculating(3)
+    rows[0]["draft_us"] = 3_600_000_000
+    found = gap(write_lake(tmp_path, runs=RUNS, rounds=[*rows, *plain()]), ReportOptions(by=(), claim=CLAIM)).total
+    values = [getattr(t, name) for t in found.terms for name in ("factor", "factor_low", "factor_high", "points")]
+    assert all(value is None or math.isfinite(value) for value in values)
+
+
+@pytest.mark.parametrize("claim", ["alpha=.5,rho=1e308,k=5", "alpha=1e-320,rho=.1,k=5", "alpha=.5,rho=.1,k=100000",
+                                   "alpha=.5,rho=.1,k=5,baseline_ms=1e308"])  # fmt: skip
+def test_a_claim_that_nobody_makes_is_refused(claim: str) -> None:
+    with pytest.raises(InputError, match="claim: "):
+        parse_claim(claim)
+
+
+@pytest.mark.parametrize("where", ["false) or (true", "false] or [true", "true) --", "1=1; select 1"])
+def test_where_cannot_leave_its_brackets(tmp_path: Path, where: str) -> None:
+    lake = write_lake(tmp_path, runs=RUNS, rounds=[*speculating(2), *plain(2)])
+    with pytest.raises(InputError, match="--where"):
+        report(lake, ReportOptions(by=(), runs=("spec",), where=where))
+
+
 def test_an_empty_selection_and_no_claim(tmp_path: Path) -> None:
     lake = write_lake(tmp_path)
     found = gap(lake, ReportOptions(claim=CLAIM))

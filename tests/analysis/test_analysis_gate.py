@@ -233,6 +233,46 @@ def test_two_baselines_that_differ_decide_nothing_between_them(tmp_path: Path) -
         assert "differ by 24" in stratum.reasons[0]
 
 
+def test_forced_acceptance_decides_nothing(tmp_path: Path) -> None:
+    rows = [*speculating("good", 0.9, forced_acceptance=True), *plain("good")]
+    lake = write_lake(tmp_path, runs=RUNS, rounds=rows)
+    (stratum,) = gate(lake, Question()).strata
+    assert stratum.decision == "INCONCLUSIVE"
+    assert "forced" in stratum.reasons[0]
+    assert policy(lake, Question(), gate(lake, Question())).strata[0].k == 3
+
+
+def test_where_cuts_take_the_gain_the_advice_says_so(tmp_path: Path) -> None:
+    """Two rounds a request, the second cut to one token: alpha above break-even, and still a loss."""
+    rows = [
+        {**row, "emitted": 1 if row["round_index"] % 2 else row["emitted"], "step_us": row["step_us"] + 5_000}
+        for row in speculating("good", 0.75, k=3)
+    ]
+    (stratum,) = gate(write_lake(tmp_path, runs=RUNS, rounds=[*rows, *plain("good")]), Question()).strata
+    assert stratum.decision == "NO_GO"
+    assert stratum.alpha_distance is not None
+    assert stratum.alpha_distance > 0
+    assert any("lost to cuts" in text for text in stratum.advice)
+    assert not any("would break even" in text for text in stratum.advice)
+
+
+def test_one_request_with_another_k_changes_no_policy(tmp_path: Path) -> None:
+    lucky = [
+        {**row, "run_id": "spec-7", "request_id": "lucky", "accepted": 7, "emitted": 8}
+        for row in speculating("good", 0.9, 1, k=7)
+    ]
+    runs = [*RUNS, {"run_id": "spec-7", "role": "speculative"}]
+    lake = write_lake(tmp_path, runs=runs, rounds=[*speculating("good", 0.6, 60), *lucky, *plain("good")])
+    (choice,) = policy(lake, Question(), gate(lake, Question())).strata
+    assert choice.k != 7
+
+
+def test_the_policy_and_the_answer_go_to_two_places(lake: Path, tmp_path: Path) -> None:
+    path = str(tmp_path / "x.json")
+    assert run(["gate", "--lake", str(lake), "-o", path, "--emit-policy", path]) == 3
+    assert run(["gate", "--lake", str(lake), "--json", "--emit-policy", "-"]) == 3
+
+
 def test_drafts_in_one_record_and_plain_steps_in_another(tmp_path: Path) -> None:
     """n-gram rounds list drafts alone; the request counts all passes: break-even is over all of them."""
     rounds = [

@@ -66,6 +66,14 @@ def test_gradient_is_to_the_logarithm() -> None:
     assert found == pytest.approx(np.array([[15.0, 15.0], [0.0, 1.0]]), abs=1e-8)
 
 
+def test_gradient_at_the_border_comes_from_below() -> None:
+    def only_below(q: np.ndarray) -> np.ndarray:
+        assert q[0] <= 1.0
+        return np.array([q[0] ** 2])
+
+    assert gradient(only_below, [1.0], [1.0]) == pytest.approx(np.array([[2.0]]), abs=1e-4)
+
+
 def test_a_spread_nobody_knows_takes_only_what_hangs_on_it() -> None:
     sources = [Source(np.diag([0.01, 0.0]), 9.0), Source(np.diag([0.0, math.inf]), 1.0)]
     assert interval(2.0, [1.0, 0.0], sources) is not None

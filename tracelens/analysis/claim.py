@@ -13,6 +13,9 @@ from tracelens.model.acceptance import DraftAcceptRatio, TokenAcceptProb
 from tracelens.model.gap import EmittedShare, Plan
 
 FORMS = ("article", "article_tokens", "bonus", "iid")
+# Nobody plans beyond these, and the formulas keep their digits within them.
+_LEAST_ALPHA, _MOST_RHO, _MOST_K = 1e-6, 1e6, 65_536
+_LEAST_MS, _MOST_MS = 1e-6, 1e9
 _EXAMPLE = "alpha=.72,rho=.1,k=5,form=article"
 
 
@@ -36,15 +39,20 @@ class Claim:
     def __post_init__(self) -> None:
         if self.form not in FORMS:
             raise InputError(f"claim: form={self.form} is unknown; use one of {', '.join(FORMS)}")
-        if not (math.isfinite(self.rho) and self.rho >= 0):
-            raise InputError(f"claim: rho must be 0 or more, not {self.rho}: draft time over target time of one token")
-        if self.k < 1:
-            raise InputError(f"claim: k must be 1 or more, not {self.k}: the number of drafted tokens")
+        if not 0 <= self.rho <= _MOST_RHO:
+            raise InputError(
+                f"claim: rho must be 0 or more and up to {_MOST_RHO:g}, not {self.rho}: draft time over target time of "
+                "one token"
+            )
+        if not 1 <= self.k <= _MOST_K:
+            raise InputError(f"claim: k must be 1 or more and up to {_MOST_K}, not {self.k}: the drafted tokens")
         most = (self.k + 1) / self.k if self.form == "article_tokens" else 1.0
-        if not 0 < self.alpha <= most:
-            raise InputError(f"claim: alpha must lie above 0 and up to {most:g}, not {self.alpha}")
-        if self.baseline_ms is not None and not (math.isfinite(self.baseline_ms) and self.baseline_ms > 0):
-            raise InputError(f"claim: baseline_ms must be above 0, not {self.baseline_ms}")
+        if not _LEAST_ALPHA <= self.alpha <= most:
+            raise InputError(
+                f"claim: alpha must lie above 0 (from {_LEAST_ALPHA:g}) and up to {most:g}, not {self.alpha}"
+            )
+        if self.baseline_ms is not None and not _LEAST_MS <= self.baseline_ms <= _MOST_MS:
+            raise InputError(f"claim: baseline_ms must be above 0, a step in ms, not {self.baseline_ms}")
 
     @property
     def plan(self) -> Plan:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from tracelens.analysis import verdict
 from tracelens.analysis.answers import Key
 from tracelens.analysis.claim import Claim
+from tracelens.analysis.ratios import MOST, QUERIES, Ratios, stratum_ratios
 from tracelens.analysis.ratios import NAMES as RATIOS
-from tracelens.analysis.ratios import QUERIES, Ratios, stratum_ratios
 from tracelens.analysis.results import BaselineTerm, GapResult, GapStratum, GapTerm, Missing, Stratum, Warning
 from tracelens.analysis.session import Question, Session, opened
 from tracelens.errors import InputError
@@ -25,6 +25,7 @@ Floats = NDArray[np.float64]
 Values = Mapping[str, float | None]
 
 _COLUMNS = ("log", "points", "ms_per_token")
+_FARTHEST = 700.0  # of a logarithm: beyond it lie no floats
 
 
 def gap(lake: Path, question: Question) -> GapResult:
@@ -149,7 +150,8 @@ def _terms(split: Gap, claim: Claim, ratios: Ratios, lengths: Mapping[int, float
             return _columns(decompose(claim.plan, _observed(moved, lengths)), claim).ravel()
 
         start = np.array([ratios.values[name] for name in known], dtype=np.float64)
-        slopes = gradient(columns, start).reshape(len(NAMES), len(_COLUMNS), len(known))
+        most = [MOST.get(name, math.inf) for name in known]
+        slopes = gradient(columns, start, most).reshape(len(NAMES), len(_COLUMNS), len(known))
     told = split.speedup_observed is not None
     found = []
     for term in split.terms:
@@ -163,9 +165,9 @@ def _terms(split: Gap, claim: Claim, ratios: Ratios, lengths: Mapping[int, float
         found.append(
             GapTerm(
                 name=term.name,
-                factor=math.exp(term.log),
-                factor_low=None if log is None else math.exp(log.low),
-                factor_high=None if log is None else math.exp(log.high),
+                factor=math.exp(max(min(term.log, _FARTHEST), -_FARTHEST)),
+                factor_low=None if log is None else math.exp(max(log.low, -_FARTHEST)),
+                factor_high=None if log is None else math.exp(min(log.high, _FARTHEST)),
                 points=float(table[row, 1]) if told else None,
                 points_low=points.low if told and points else None,
                 points_high=points.high if told and points else None,
@@ -184,7 +186,7 @@ def _terms(split: Gap, claim: Claim, ratios: Ratios, lengths: Mapping[int, float
 def _moved(term: Term, split: Gap, claim: Claim, values: Values) -> tuple[float | None, float | None]:
     """The quantity behind a term: as planned (or before the cause), and as observed."""
     if {"verify_inflation", "rho_drift"} <= set(term.includes):
-        return claim.plan.cost, split.round_cost
+        return (None if split.round_cost is None else claim.plan.cost), split.round_cost
     plain = values.get("plain_ms")
 
     def over(time: str) -> float | None:

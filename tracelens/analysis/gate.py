@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tracelens.analysis.answers import Key
 from tracelens.analysis.costs import Priced
-from tracelens.analysis.results import Missing, Stratum, Value, Warning
+from tracelens.analysis.results import Missing, Value, Warning
 from tracelens.analysis.session import Question, Session, opened
 from tracelens.errors import InputError
 from tracelens.model.decision import (
@@ -105,10 +106,7 @@ def gate(lake: Path, question: Question, options: GateOptions | None = None) -> 
     options = options or GateOptions()
     _check(options)
     with opened(lake, question, ("batches",)) as session:
-        found = [
-            _stratum(session.stratum(key), session.priced(key), session.answers.one("batches", key), options)
-            for key in session.every_key()
-        ]
+        found = [_stratum(session, key, options) for key in session.every_key()]
         strata, total = tuple(found[:-1]), found[-1]
         decision = worst(Decision(s.decision, ()) for s in strata or (total,)).name
         told = _of_gate(session) if session.engines else ()
@@ -150,10 +148,13 @@ class _Time:
     cost: float | None = None
 
 
-def _stratum(stratum: Stratum, priced: Priced, batches: Mapping[str, Any], options: GateOptions) -> GateStratum:
+def _stratum(session: Session, key: Key, options: GateOptions) -> GateStratum:
+    stratum, batches, priced = session.stratum(key), session.answers.one("batches", key), session.priced(key)
     figures = stratum.figures
     time = _time(figures)
     decision = _decide(figures, time, options)
+    if session.defined.forced and time.value is not None:
+        decision = Decision(INCONCLUSIVE, ("its acceptance is simulated or forced and says nothing of a real drafter",))
     alpha, drafted = figures.get("draft_accept_ratio"), figures.get("mean_drafted")
     even = None if time.cost is None or drafted is None else break_even_ratio(time.cost, drafted)
     tau = figures.get("tau_committed")
@@ -249,8 +250,6 @@ def _off(batches: Mapping[str, Any], priced: Priced) -> tuple[float | None, floa
 
 
 def _with_advice(found: GateStratum) -> GateStratum:
-    from dataclasses import replace
-
     told = []
     if found.decision == "NO_GO" and found.off_gain_ms is not None and found.off_gain_ms > 0:
         told.append(
@@ -261,8 +260,13 @@ def _with_advice(found: GateStratum) -> GateStratum:
     if even is not None and alpha is not None and found.decision != "GO" and (found.relative_token_time or 0) > 1:
         if even > 1:
             told.append("no acceptance can make it pay at this cost of a round: the cost must fall, or K")
-        else:
-            told.append(f"it would break even at α {found.break_even_alpha:.3f}; it has {found.draft_accept_ratio:.3f}")
+        elif alpha < even:
+            told.append(f"it would break even at α {even:.3f}; it has {alpha:.3f}")
+        elif even >= 0:
+            told.append(
+                f"its α {alpha:.3f} is above the break-even {even:.3f}: what is accepted would pay, and is lost to cuts "
+                "at stops"
+            )
     if found.drag is not None and found.drag >= HEAVY_DRAG:
         gain = ""
         if found.step_gain is not None and found.step_gain > 0:

@@ -74,20 +74,23 @@ def policy(lake: Path, question: Question, decided: GateResult, ks: Sequence[int
     """
     swept = sweep(lake, question, ks)
     by_key = {tuple(s.key.values()): s for s in swept.strata}
-    strata = tuple(_choice(s, by_key.get(tuple(s.key.values()))) for s in decided.strata)
-    total = _choice(decided.total, swept.total)
+    margin = decided.options.margin
+    strata = tuple(_choice(s, by_key.get(tuple(s.key.values())), margin) for s in decided.strata)
+    total = _choice(decided.total, swept.total, margin)
     by_batch = dataclasses.replace(question, by=("batch_bucket",))
     gated = [s for s in gate(lake, by_batch, decided.options).strata if s.key["batch_bucket"] is not None]
     batches = {s.key["batch_bucket"]: s for s in sweep(lake, by_batch, ks).strata} if gated else {}
-    chosen = tuple(_by_batch(s, batches.get(s.key["batch_bucket"]), total) for s in gated)
+    chosen = tuple(_by_batch(s, batches.get(s.key["batch_bucket"]), total, margin) for s in gated)
     schedule, why = _schedule(chosen)
     return Policy(decided.by, strata, total, chosen, schedule, why)
 
 
-def _choice(gated: GateStratum, swept: SweepStratum | None) -> Choice:
+def _choice(gated: GateStratum, swept: SweepStratum | None, margin: float) -> Choice:
     current = gated.num_speculative_tokens
     best = None if swept is None else swept.best_k
     source, time = _entry(swept, best)
+    if best and time is None:
+        best = None  # no interval: what one request shows is no reason to change K
     if gated.decision == "INCONCLUSIVE":
         k, source, time = current, None, gated.relative_token_time
         why = "inconclusive: kept as it is" if current is not None else "inconclusive, and its K is not logged"
@@ -97,14 +100,18 @@ def _choice(gated: GateStratum, swept: SweepStratum | None) -> Choice:
         why = "off: it does not pay, and no other K can be told" if k == 0 else "it pays; no other K can be told"
     elif best == 0:
         k, why = 0, "off: no K has a relative token time below 1"
+    elif time is None or time > 1.0 - margin:
+        k, source, time = 0, "plain decoding", 1.0
+        why = f"off: no K has a relative token time below {1.0 - margin:g} (K {best} comes nearest)"
     else:
         k, why = best, f"least relative token time of the K that were {source}"
+        why += "" if source == "observed" or best == current else "; it has not run yet: try it before you trust it"
     return Choice(dict(gated.key), k, gated.decision, current, time, source, why)
 
 
-def _by_batch(gated: GateStratum, swept: SweepStratum | None, total: Choice) -> Choice:
+def _by_batch(gated: GateStratum, swept: SweepStratum | None, total: Choice, margin: float) -> Choice:
     if gated.decision != "INCONCLUSIVE":
-        return _choice(gated, swept)
+        return _choice(gated, swept, margin)
     why = f"inconclusive ({gated.reasons[0]}): the K of all traffic"
     return Choice(dict(gated.key), total.k, gated.decision, gated.num_speculative_tokens, gated.relative_token_time,
                   None, why)  # fmt: skip
@@ -116,7 +123,14 @@ def _entry(swept: SweepStratum | None, k: int | None) -> tuple[str | None, float
         return None, None
     if k == 0:
         return "plain decoding", 1.0
-    entries = [e for e in swept.entries if e.k == k and e.relative_token_time is not None and not e.extrapolated]
+    entries = [
+        e
+        for e in swept.entries
+        if e.k == k
+        and e.relative_token_time_low is not None
+        and e.relative_token_time_high is not None
+        and not e.extrapolated
+    ]
     first = min(entries, key=lambda e: e.source != "observed", default=None)
     return (None, None) if first is None else (first.source, first.relative_token_time)
 

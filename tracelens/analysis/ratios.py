@@ -41,6 +41,8 @@ _COLUMNS: Mapping[str, tuple[str, str, float]] = {
     "plain_tpot_ms": ("plain", "tokens", 0.0),
 }
 NAMES = tuple(_COLUMNS)
+#: The largest that a ratio can be.
+MOST = {"draft_accept_ratio": 1.0, "token_accept_prob": 1.0, "drafting_share": 1.0}
 # Letters of rho.sql's step_spread, and the ratios they are of. The mean over every step stays with its units: it shares
 # its steps with TPOT, and their difference is what is looked at.
 _SHARED = {"d": "draft_ms_per_token", "v": "target_ms", "t": "step_ms", "b": "plain_ms"}

@@ -173,12 +173,15 @@ def _check_runs(con: duckdb.DuckDBPyConnection, runs: Sequence[str]) -> None:
 
 def _check_expression(con: duckdb.DuckDBPyConnection, where: str) -> None:
     """Refuse anything that parses as more than one expression, such as a closing bracket and a second query."""
-    row = con.execute("select json_serialize_sql($1)", [f"select (\n{where}\n)"]).fetchone()
-    answer: dict[str, Any] = json.loads(row[0]) if row else {"error": True}
-    if answer.get("error"):
-        reason = answer.get("error_message", "it cannot be parsed")
-        raise InputError(f"--where {where!r} is no SQL expression: {reason}")
-    statements: list[dict[str, Any]] = answer["statements"]
+    # Between brackets of two kinds: what closes one and opens it again (`false) or (true`) does not fit the other.
+    statements: list[dict[str, Any]] = []
+    for opening, closing in ("[]", "()"):
+        row = con.execute("select json_serialize_sql($1)", [f"select {opening}\n{where}\n{closing}"]).fetchone()
+        answer: dict[str, Any] = json.loads(row[0]) if row else {"error": True}
+        if answer.get("error"):
+            reason = answer.get("error_message", "it cannot be parsed")
+            raise InputError(f"--where {where!r} is no SQL expression: {reason}")
+        statements = answer["statements"]
     node = statements[0]["node"]
     plain = (
         len(statements) == 1

@@ -90,6 +90,8 @@ def _named(term: GapTerm, claim: Claim) -> str:
         return f"{text} at {term.observed:.2f} plain steps"
     if term.name == "k_shift" and term.observed is not None:
         return f"{text} ({claim.k} → {term.observed:.2f} a draft)"
+    if term.name == "unattributed" and "alpha_shift" in term.includes:
+        return "acceptance and the cost of a round together"
     if term.name == "unattributed" and term.planned is not None and term.observed is not None:
         return f"the cost of a round, {term.planned:.2f} → {term.observed:.2f} plain steps,"
     if term.name in _SIGNS and term.planned is not None and term.observed is not None:
@@ -129,4 +131,6 @@ def _why_untold(figures: Mapping[str, Any]) -> str:
     has_times = figures.get("step_ms") is not None or figures.get("tpot_ms") is not None
     if has_times and not shares:
         return "there is no time of a token without speculation to compare with (ingest a run with --role baseline)"
+    if figures.get("prefill_step_ms") is not None and figures.get("step_ms") is None:
+        return "every step that was timed held prefill, too, and such steps tell nothing of decoding"
     return "no time of a token with and without speculation is in these logs"

@@ -9,6 +9,7 @@ import typer
 
 from tracelens.cli import options as opt
 from tracelens.cli.output import opened
+from tracelens.errors import InputError
 
 EXIT = {"GO": 0, "NO_GO": 1, "INCONCLUSIVE": 2}
 
@@ -65,6 +66,8 @@ def gate(
     chosen = opt.chosen_format(fmt, as_json, output)
     sheet.check(chosen)
     question = opt.question(by, where, since, until, run, baseline, None, near_k=near_k)
+    if emit_policy is not None:
+        _apart(emit_policy, output)
     result = analyse(lake, question, GateOptions(margin, min_requests, max_near_k))
     if emit_policy is not None:
         from tracelens.analysis.policy import policy
@@ -75,3 +78,11 @@ def gate(
     with opened(output) as out:
         VIEW.render(result, chosen, out)
     return EXIT[result.decision]
+
+
+def _apart(policy: Path, output: Path | None) -> None:
+    """Refuse one place for two documents."""
+    out, other = (str(path) if path is not None else "-" for path in (output, policy))
+    if out == other or (out != "-" and other != "-" and Path(out).resolve() == policy.resolve()):
+        place = "stdout" if other == "-" else other
+        raise InputError(f"--emit-policy and the answer would both go to {place}: give the policy a file of its own")

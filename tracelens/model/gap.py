@@ -157,7 +157,7 @@ class Gap:
     `basis` is `tpot`, `step`, `upper_bound` (no whole step logged: the speedup is at most this) or None (no times:
     the terms are those of the yield alone). `token_ms` is the observed time of a token, `unmeasured` names the causes
     that these records cannot tell apart. `round_cost` is R, plain steps a round: measured, or what the observed speedup
-    and the yield say it was.
+    and the yield say it was; None where a part of the yield is not known.
     """
 
     terms: tuple[Term, ...]
@@ -191,7 +191,7 @@ def decompose(plan: Plan, seen: Observed) -> Gap:
     cost = level / (speedup if steps is None else steps)
     costs, unlogged = _costs(plan, seen, cost, plain_told="plain_steps" not in lost)
     merged = _merge(yields, costs)
-    hidden = (*lost, *unlogged)
+    hidden = tuple(dict.fromkeys((*lost, *unlogged)))
     within = hidden
     if basis == "tpot" and steps is not None and seen.tau_committed and seen.plain_ms:
         moved: tuple[str, ...] = ()
@@ -204,7 +204,9 @@ def decompose(plan: Plan, seen: Observed) -> Gap:
         log = math.log(speedup / steps) - math.fsum(term.log for term in beyond)
         merged.update({term.name: term for term in (*beyond, Term("baseline_beyond_steps", log))})
         hidden = (*hidden, *later)
-    return Gap(_ordered(merged, within), plan.speedup, speedup, basis, token_ms, plain_token, hidden, cost)
+    return Gap(
+        _ordered(merged, within), plan.speedup, speedup, basis, token_ms, plain_token, hidden, None if lost else cost
+    )
 
 
 def _ordered(terms: dict[str, Term], hidden: tuple[str, ...]) -> tuple[Term, ...]:

@@ -70,15 +70,22 @@ def unit_source(ratios: Sequence[Ratio | None], sizes: ArrayLike) -> Source | No
     return Source(units / (units - 1.0) * (z.T @ z), max(units - 1.0, 1.0))
 
 
-def gradient(function: Callable[[Floats], Floats], values: ArrayLike) -> Floats:
-    """Gradient of `function` (k positive values in, m figures out) to the logarithms of its values, m x k."""
+def gradient(function: Callable[[Floats], Floats], values: ArrayLike, most: ArrayLike = math.inf) -> Floats:
+    """Gradient of `function` (k positive values in, m figures out) to the logarithms of its values, m x k.
+
+    By central differences; at `most`, the largest that a value can be, from below.
+    """
     start = np.asarray(values, dtype=np.float64)
+    limits = np.broadcast_to(np.asarray(most, dtype=np.float64), start.shape)
     columns = []
     for i in range(start.size):
         up, down = start.copy(), start.copy()
-        up[i] *= math.exp(_STEP)
         down[i] *= math.exp(-_STEP)
-        columns.append((function(up) - function(down)) / (2.0 * _STEP))
+        steps = 1.0
+        if start[i] * math.exp(_STEP) <= limits[i]:
+            up[i] *= math.exp(_STEP)
+            steps = 2.0
+        columns.append((function(up) - function(down)) / (steps * _STEP))
     return np.stack(columns, axis=-1) if columns else np.zeros((0, 0))
 
 
