@@ -264,8 +264,8 @@ def _with_advice(found: GateStratum) -> GateStratum:
             told.append(f"it would break even at α {even:.3f}; it has {alpha:.3f}")
         elif even >= 0:
             told.append(
-                f"its α {alpha:.3f} is above the break-even {even:.3f}: what is accepted would pay, and is lost to cuts "
-                "at stops"
+                f"its α {alpha:.3f} is above the break-even {even:.3f}: what is accepted would pay, and is lost to "
+                "cuts at stops"
             )
     if found.drag is not None and found.drag >= HEAVY_DRAG:
         gain = ""
