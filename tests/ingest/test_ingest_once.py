@@ -157,6 +157,20 @@ def test_a_restart_in_one_log_is_two_runs(tmp_path: Path, lake: Path) -> None:
     assert {r[0] for r in table(lake, "requests", "run_id")} == {ids[0]}
 
 
+def test_what_precedes_a_start_stays_where_it_was_when_the_log_has_grown(tmp_path: Path) -> None:
+    """Lines before the only start line are of no run that started: in a fresh lake and in one that saw the log grow."""
+    path, first = tmp_path / "logs" / "s.log", [interval("11:00:00"), start("12:00:00"), interval("12:00:10")]
+    path.parent.mkdir()
+    path.write_text(log(*first))
+    run(tmp_path / "grown", path)
+    path.write_text(log(*first, interval("12:00:20")))
+    for name in ("grown", "fresh"):
+        run(tmp_path / name, path)
+    ids = [sorted(r[0] for r in table(tmp_path / name, "windows", "run_id")) for name in ("grown", "fresh")]
+    assert ids[0] == ids[1]
+    assert len(set(ids[0])) == 2
+
+
 def test_siblings_of_a_folder_share_the_run_and_json_adopts_the_started_one(logs: Path, lake: Path) -> None:
     (logs / "more").mkdir()
     for i in range(2):

@@ -70,6 +70,11 @@ COMMANDS = {
         "Two runs, periods or builds: what moved, and is it real?",
         "tracelens compare vllm-k5 vllm-k7 --by task_type",
     ),
+    "watch": Command(
+        "tracelens.cli.watch:watch",
+        "Follow growing logs; the headline table after each change.",
+        "tracelens watch /var/log/vllm --run prod-k5 --role speculative --by task_type --prometheus 9108",
+    ),
     "query": Command(
         "tracelens.cli.query:query",
         "A named query, or SQL over the views of the lake.",

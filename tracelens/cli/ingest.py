@@ -88,7 +88,7 @@ def ingest(
         year=year,
         labels=labels,
         rules=rules or DEFAULT_RULES,
-        sets=_pairs(sets),
+        sets=pairs(sets),
         jobs=jobs,
         strict=strict,
         replace=replace,
@@ -112,14 +112,19 @@ def ingest(
         raise RejectsError(f'--strict: {summary.rejects} records were refused; see `tracelens query "from rejects"`')
 
 
-def _pairs(sets: list[str]) -> dict[str, str]:
-    pairs: dict[str, str] = {}
+def pairs(sets: list[str]) -> dict[str, str]:
+    """The columns and values of every `--set COL=VALUE`.
+
+    Raises:
+        InputError: a text of another form.
+    """
+    found: dict[str, str] = {}
     for text in sets:
         column, equals, value = text.partition("=")
         if not equals or not column.strip():
             raise InputError(f"--set {text}: write COL=VALUE, e.g. --set task_type=chat")
-        pairs[column.strip()] = value
-    return pairs
+        found[column.strip()] = value
+    return found
 
 
 @contextmanager

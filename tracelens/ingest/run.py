@@ -25,7 +25,7 @@ from tracelens.lake.store import Store, Transaction
 from tracelens.sources.discover import Skipped, SourceFile, discover
 from tracelens.sources.stream import BlockStream
 
-__all__ = ["IngestOptions", "Summary", "ingest"]
+__all__ = ["IngestOptions", "Progress", "Summary", "adoptable_runs", "ingest", "is_json_log"]
 
 # One commit for so many sources or bytes: a crash loses at most this much work.
 _BATCH_SOURCES = 256
@@ -64,9 +64,10 @@ def ingest(paths: Sequence[str], lake: Path, options: IngestOptions, progress: P
     tally = _Tally(skipped)
     sizes = tuple(sorted({_HEAD, *known.sizes(), *(f.size for f in files if f.size)}))
     with _workers(files, options, tools) as run:
-        for wave in _waves(files):
-            # Responses and access logs tell of no start: they belong to the one run their folder's logs tell of.
-            adopt = _adoptable(lake)
+        for i, wave in enumerate(_waves(files)):
+            # Responses and access logs tell of no start: they belong to the one run their folder's logs tell of. A text
+            # log tells its runs itself, and must tell the same when it has grown.
+            adopt = adoptable_runs(lake) if i else {}
             for batch in _batches(wave):
                 with store.transaction() as txn:
                     names = {} if options.replace else {e.sha256: e.name for e in known.entries}
@@ -80,7 +81,7 @@ def ingest(paths: Sequence[str], lake: Path, options: IngestOptions, progress: P
     return tally.summary(time.monotonic() - begun)
 
 
-def _adoptable(lake: Path) -> dict[str, dict[str, str]]:
+def adoptable_runs(lake: Path) -> dict[str, dict[str, str]]:
     """Folder -> engine -> run, where start-up lines of that folder's logs tell of exactly one run."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -123,7 +124,7 @@ def _check_clock(options: IngestOptions) -> None:
     resolve(frame, tz=options.tz, year=options.year, mtime=None)
 
 
-def _is_json(file: SourceFile) -> bool:
+def is_json_log(file: SourceFile) -> bool:
     """Whether a source holds JSON records: such logs tell of no start of a server.
 
     A log in a JSON envelope (docker, JSON logging) is text, and does.
@@ -145,7 +146,7 @@ def _is_json(file: SourceFile) -> bool:
 
 def _waves(files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
     """Text logs first, then JSON: the start-up lines of a folder name the run of its other logs."""
-    json = [f for f in files if _is_json(f)]
+    json = [f for f in files if is_json_log(f)]
     chosen = {id(f) for f in json}
     yield [f for f in files if id(f) not in chosen]
     yield json
