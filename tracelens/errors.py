@@ -9,8 +9,8 @@ class TracelensError(Exception):
     exit_code = 3
 
 
-class InputError(TracelensError):
-    """Usage or input error: a path, an option, a label file, a lake that cannot be used."""
+class InputError(TracelensError, ValueError):
+    """Usage or input error: a path, an option, a label file, a lake that cannot be used; a ValueError for Python."""
 
     exit_code = 3
 

@@ -6,15 +6,21 @@ import dataclasses
 import datetime as dt
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from lakes import Row, write_lake
 
 from tracelens.analysis.compare import compare
-from tracelens.analysis.session import Question
+from tracelens.analysis.compared import TWO_CONVENTIONS, Change, Compared
+from tracelens.analysis.contrasts import both_sides, contrasts, one_convention, told_apart
+from tracelens.analysis.results import Warning
+from tracelens.analysis.session import Question, Session
 from tracelens.analysis.sides import Word, resolve
+from tracelens.analysis.spreads import same_baseline
 from tracelens.errors import InputError
+from tracelens.reporters.compare import VIEW
 
 DAY = dt.datetime(2026, 5, 1, 10)
 ALL = Question(by=())
@@ -35,11 +41,16 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def day(n: int) -> dt.datetime:
         return DAY.replace(day=n)
 
+    long = [
+        {**row, "ts": day(4), "labels": [("team", "red")]} if row["round_index"] < 6 else {**row, "ts": day(5)}
+        for row in rounds("long", 5)
+    ]
     rows = [
         *rounds("one", ts=day(1)),
         *rounds("two", ts=day(2), labels=[("team", "red")]),
         *rounds("three", ts=day(3), labels=[("team", "blue")]),
         *rounds("2026-05-01..2026-05-02", ts=day(9)),
+        *long,
         *rounds("off", ts=day(1), drafted=0, accepted=0, emitted=1),
     ]
     runs = [
@@ -72,18 +83,79 @@ def test_a_word(named: Path, word: Word, kind: str, runs: tuple[str, ...]) -> No
     assert side.question(ALL).runs == runs
 
 
-@pytest.mark.parametrize(("word", "requests"), [(Word("label:team=red"), 4), (period(2, None), 12)])
-def test_a_side_selects(named: Path, word: Word, requests: int) -> None:
-    found = compare(named, Word("one"), word, ALL)
+def test_sides_select_and_may_share_requests(named: Path) -> None:
+    """A label on one side, a period on the other; every request of `long` has a part on both."""
+    found = compare(named, Word("label:team=red"), period(5, None), ALL)
     assert found.total.a is not None
     assert found.total.b is not None
-    assert (found.total.a["requests"], found.total.b["requests"]) == (4, requests)
+    assert (found.total.a["requests"], found.total.b["requests"]) == (4 + 5, 5 + 4)
+    warning = next(w for w in found.warnings if w.code == "requests_across")
+    assert warning.evidence == {"requests": 5}
+    assert not any(w.code == "one_run" for w in found.warnings)
+    assert "one run" not in " ".join(VIEW.sheet(found).lead)
+
+
+def test_one_run_is_said_where_the_sides_are_of_several() -> None:
+    def of(*runs: str) -> dict[str, frozenset[str]]:
+        return {"run": frozenset(runs)} | dict.fromkeys(("engine", "model", "draft_model", "method"), frozenset())
+
+    assert told_apart(of("r"), of("r"), 0) == (), "one process is on both sides"
+    (warning,) = told_apart(of("r"), of("s", "t"), 0)
+    assert warning.text.startswith("A is one run")
+    assert warning.evidence == {"runs_a": 1, "runs_b": 2}
+    (warning,) = told_apart(of("r"), of("s"), 0)
+    assert warning.text.startswith("each side is one run")
+
+
+def test_advice_on_two_conventions() -> None:
+    one, other = ({"engine": frozenset({"v"}), "model": frozenset({model})} for model in "mn")
+    assert one_convention(one, other, named=True) == "", "the baseline's own warning says that it is of another model"
+    assert "its own engine and model" in one_convention(one, other, named=False)
+    assert "--baseline" in one_convention(one, one, named=False)
+    change = {
+        "rho": Change(because=f"{TWO_CONVENTIONS}: A run_step, B verify_pass"),
+        "round_cost": Change(because=f"{TWO_CONVENTIONS}: A run_step, B verify_pass"),
+        "tau_committed": Change(because=f"{TWO_CONVENTIONS}: A emitted, B verified"),
+    }
+    (warning,) = contrasts((), Compared({}, {}, {}, change), {}, "name one")
+    assert warning.text == (
+        "not compared, for each side has a convention of its own: rho, round_cost: A run_step, B verify_pass; "
+        "tau_committed: A emitted, B verified; name one"
+    )
+    (warning,) = contrasts((), Compared({}, {}, {}, change), {}, "")
+    assert warning.text.endswith("B verified")
+
+
+def test_what_both_sides_say_is_said_once() -> None:
+    """A sum that was taken in another order is no other evidence."""
+    one, other = (Warning("noise", "two runs differ", {"low_ms": low}) for low in (0.1 + 0.2, 0.3))
+    few, many = (Warning("few", text) for text in ("3 requests", "4 requests"))
+    told = both_sides((one, few), (other, many), lambda w: w.text, lambda w, text: dataclasses.replace(w, text=text))
+    assert [w.text for w in told] == ["two runs differ", "A: 3 requests", "B: 4 requests"]
+
+
+@pytest.mark.parametrize(
+    ("weights", "same"), [((0.5, 0.5, 20.2), True), ((0.1, 0.9, 20.2), True), ((0.1, 0.9, 21.0), False)]
+)
+def test_one_baseline_in_other_shares(weights: tuple[float, float, float], same: bool) -> None:
+    """The total meets the same plain steps in other shares: one baseline where its mean is the same."""
+
+    def side(easy: float, hard: float, baseline: float) -> Session:
+        rows = [
+            {"engine": "v", "model": "m", "basis": "run_step", "rounds": share, "price": price}
+            for share, price in ((easy, 20.0), (hard, 20.5))
+        ]
+        priced = SimpleNamespace(base={"baseline_basis": "run_step"}, baseline=baseline)
+        answers = SimpleNamespace(priced={"mix": {None: rows}})
+        return cast("Session", SimpleNamespace(answers=answers, priced=lambda _: priced))
+
+    assert same_baseline(side(0.5, 0.5, 20.2), side(*weights), None) is same
 
 
 @pytest.mark.parametrize(
     ("word", "told"),
     [
-        (Word("four"), "runs: 2026-05-01..2026-05-02, off, one, three, two; versions: 0.1, 0.2"),
+        (Word("four"), "runs: 2026-05-01..2026-05-02, long, off, one, three, two; versions: 0.1, 0.2"),
         (Word("two+four"), "no run four"),
         (Word("version:9"), "versions: 0.1, 0.2"),
         (Word("label:team=green"), "labels: team=blue, team=red"),
@@ -91,7 +163,6 @@ def test_a_side_selects(named: Path, word: Word, requests: int) -> None:
         (Word("x..y", why_not="x is no time"), "x is no time"),
         (Word(""), "names nothing"),
         (period(1, 3, "2026-05-01..2026-05-02"), "is a run and a period"),
-        (Word("off"), "only runs without speculation are selected"),
         (period(1, 2), "share 48 of the 48 records of B"),
     ],
 )
@@ -99,6 +170,17 @@ def test_a_side_that_cannot_be(named: Path, word: Word, told: str) -> None:
     with pytest.raises(InputError) as error:
         compare(named, Word("one"), word, ALL)
     assert told in str(error.value)
+
+
+def test_a_baseline_is_no_side(named: Path) -> None:
+    told = (
+        "A (off): Nothing to compare: only runs without speculation are selected (off: no times). Both sides must "
+        "speculate; what speculation gains over such a run is told by `tracelens report --baseline off`, whether it "
+        "pays by `tracelens gate --baseline off`"
+    )
+    with pytest.raises(InputError) as error:
+        compare(named, Word("off"), Word("one"), ALL)
+    assert str(error.value) == told
 
 
 def test_both_sides_keep_the_filters(named: Path) -> None:
@@ -110,11 +192,3 @@ def test_both_sides_keep_the_filters(named: Path) -> None:
     for word in (Word("three"), period(8, 9)):
         with pytest.raises(InputError, match="nothing is left of B"):
             compare(named, Word("one"), word, kept)
-
-
-def test_requests_across_the_border_are_said(tmp_path: Path) -> None:
-    rows = [{**row, "ts": DAY.replace(day=1 if row["round_index"] < 6 else 2)} for row in rounds("r", 10)]
-    found = compare(write_lake(tmp_path, rounds=rows), period(1, 2), period(2, 3), ALL)
-    warning = next(w for w in found.warnings if w.code == "requests_across")
-    assert warning.evidence == {"requests": 10}
-    assert not any(w.code == "one_run" for w in found.warnings), "one process is on both sides"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from tracelens.analysis.asked import word
 from tracelens.cli import run
-from tracelens.cli.compare import _word
 from tracelens.lake.schema import table
 
 
@@ -74,9 +74,9 @@ def test_refused(args: list[str], told: str, two_runs: Path, capsys: pytest.Capt
 
 def test_words() -> None:
     day = datetime(2026, 5, 1, tzinfo=UTC)
-    assert _word("run1+run2").period is None
-    assert _word("2026-05-01..2026-05-01").period == (day, day.replace(day=2)), "a date as an end means its end"
-    assert _word("..2026-05-01T10:00").period == (None, day.replace(hour=10))
-    assert _word("2026-05-01 .. ").period == (day, None)
-    assert (_word("..").period, _word("a..b").period) == (None, None)
-    assert "is no time" in _word("a..b").why_not
+    assert word("run1+run2").period is None
+    assert word("2026-05-01..2026-05-01").period == (day, day.replace(day=2)), "a date as an end means its end"
+    assert word("..2026-05-01T10:00").period == (None, day.replace(hour=10))
+    assert word("2026-05-01 .. ").period == (day, None)
+    assert (word("..").period, word("a..b").period) == (None, None)
+    assert "is no time" in word("a..b").why_not

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tracelens.cli import run, sql
+from tracelens.analysis import sql
+from tracelens.cli import run
 from tracelens.lake.schema import TABLES
 
 from .lake import HOSTILE

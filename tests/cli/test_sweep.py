@@ -37,6 +37,19 @@ def test_claim(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert total["best_k"] == 3
 
 
+def test_nothing_is_selected(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One sentence, as the other commands have it; no list of what is missing."""
+    nobody = ["sweep", "--lake", str(lake), "--where", "task_type = 'nobody'"]
+    assert run([*nobody, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    (warning,) = (w for w in told["warnings"] if w["code"] == "nothing_selected")
+    assert warning["text"].startswith("Nothing to report: ")
+    assert (told["strata"], told["total"]["ks"], told["coverage"]) == ([], [], [])
+    assert (told["total"]["best_k"], told["total"]["why"]) == (None, warning["text"])
+    assert run(nobody) == 0
+    assert " ".join(capsys.readouterr().out.split()) == warning["text"]
+
+
 @pytest.mark.parametrize("name", ["table", "csv", "markdown"])
 def test_hostile_labels(name: str, lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["sweep", "--lake", str(lake), "--format", name]) == 0

@@ -15,6 +15,7 @@ from tracelens.model.changes import (
     difference,
     holm,
     mix_effect,
+    mix_parts,
     ratio_spread,
     share_spread,
     welch_freedom,
@@ -190,3 +191,24 @@ def test_simpson() -> None:
     assert found.mix == pytest.approx(-0.6 * 0.6)
     assert found.total == pytest.approx(0.95 * 0.2 + 0.35 * 0.8 - 0.9 * 0.8 - 0.3 * 0.2)
     assert found.total < 0
+
+
+@given(classes, st.sets(st.integers(0, 7)))
+def test_parts_of_the_mix_close(rows: list[tuple[float, ...]], no_a: set[int]) -> None:
+    """With shares that add up to 1 on both sides the classes add up to the mix."""
+    wa, xa, wb, xb = (np.array(column) for column in zip(*rows, strict=True))
+    gone = [i for i in no_a if i < len(rows) - 1]
+    wa[gone], xa[gone] = 0.0, np.nan
+    wa, wb = wa / wa.sum(), wb / wb.sum()
+    parts = mix_parts(wa, xa, wb, xb)
+    assert parts.shape == wa.shape
+    assert parts.sum() == pytest.approx(mix_effect(wa, xa, wb, xb).mix, rel=1e-9, abs=1e-8)
+
+
+def test_the_class_that_moved_the_mix() -> None:
+    """Traffic moves from a class like the mean to the hard one: the hard one did it."""
+    parts = mix_parts([0.2, 0.6, 0.2], [0.9, 0.5, 0.1], [0.2, 0.3, 0.5], [0.9, 0.5, 0.1])
+    assert parts[0] == 0.0
+    assert int(parts.argmin()) == 2
+    assert abs(parts[2]) > 5 * abs(parts[1])
+    assert mix_parts([0.0, 0.0], [np.nan, 1.0], [0.0, 0.0], [np.nan, 2.0]).tolist() == [0.0, 0.0]

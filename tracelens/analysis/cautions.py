@@ -277,7 +277,9 @@ def _small(total: Stratum) -> list[Warning]:
     requests, effective = total.figures.get("requests"), total.figures.get("n_eff")
     if not requests or effective is None or (requests >= FEW_REQUESTS and effective >= FEW_EFFECTIVE):
         return []
-    text = f"{requests} requests, worth {effective:.1f} equal ones: too few to decide on"
+    text = (
+        f"{requests} request{'' if requests == 1 else 's'}, worth {effective:.1f} of equal length: too few to decide on"
+    )
     return [Warning("few_requests", text, {"requests": requests, "n_eff": effective})]
 
 

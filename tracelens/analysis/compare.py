@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tracelens.analysis.answers import Key
-from tracelens.analysis.compared import IN_ITS_PLACE, Change, Compared, Comparison
-from tracelens.analysis.contrasts import both_sides, contrasts, told_apart
+from tracelens.analysis.compared import TWO_CONVENTIONS, Change, Compared, Comparison
+from tracelens.analysis.contrasts import both_sides, contrasts, one_convention, paradoxes, told_apart
 from tracelens.analysis.mixing import mixes
 from tracelens.analysis.results import NOTHING, Missing, Value, Warning
 from tracelens.analysis.session import Question, Session, opened
 from tracelens.analysis.sides import Side, Word, condition, resolve
 from tracelens.analysis.spreads import QUERIES, basis_of, shared_baseline, spreads
+from tracelens.analysis.twins import stand_ins
 from tracelens.errors import InputError
 from tracelens.model.changes import Spread, difference, holm
 
@@ -28,22 +31,13 @@ _COUNTS = (
     "requests", "rounds", "plain_steps", "drafted", "output_tokens", "num_speculative_tokens",
     "num_speculative_tokens_min", "num_speculative_tokens_max", "mean_drafted", "n_eff", "grain", "baseline_ms",
     "baseline_basis", "baseline_tpot_ms", "baseline_tpot_basis", "tau_committed_basis", "draft_cost_basis",
-    "relative_token_time_basis", "speedup_observed_basis",
+    "relative_token_time_basis", "speedup_observed_basis", "control_runs", "control_spread",
 )  # fmt: skip
-# Figures that tell the same again where both sides meet one baseline: tested only where the other one cannot be, or
-# every change would count twice.
-_TWINS = {
-    "tau_verified": ("tau_committed",),
-    "rho_verify": ("rho",),
-    "speedup_observed": ("tpot_ms", "relative_token_time"),
-    "draft_ms": ("rho",),
-    "target_ms": ("verify_inflation",),
-    "step_ms": ("round_cost",),
-}
-_WITHOUT_BASELINE = ("tau_verified", "rho_verify")
-_ONE_BASELINE = 0.8  # share of the traffic that must meet the same plain steps on both sides
 _SHARES = ("draft_accept_ratio", "token_accept_prob", "near_k_round_share")
 _OVER_BASELINE = ("rho", "verify_inflation", "overhead", "round_cost", "relative_token_time")
+# Times and times over a plain step of another run: one run may be slower than another without any cause in it.
+_BY_CLOCK = ("rho", "verify_inflation", "round_cost", "relative_token_time", "tpot_ms", "speedup_observed", "draft_ms",
+             "target_ms", "step_ms")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +64,17 @@ def compare(lake: Path, a: Word, b: Word, question: Question | None = None) -> C
     one, _ = _ask(lake, before, first, None)
     other, across = _ask(lake, after, second, (one, first))
     keys = _union(one.session, other.session)
-    rows, tested, real = _tested([_compared(one.session, other.session, key) for key in (*keys, None)], common.level)
-    *strata, total = rows
+    rows = stand_ins([_compared(one.session, other.session, key) for key in (*keys, None)], one.session, other.session)
+    if one.traffic["run"] != other.traffic["run"]:
+        rows = [_beside_noise(row) for row in rows]
+    (*strata, total), tested, real = _tested(rows, common.level)
     moved = {} if total.change is None else {name: change.value for name, change in total.change.items()}
-    mix = mixes(one.session, other.session, moved)
+    mix = paradoxes(strata, total, mixes(one.session, other.session, moved))
+    advice = one_convention(one.traffic, other.traffic, named=common.baseline is not None)
     told = (
         *both_sides(one.warnings, other.warnings, lambda w: w.text, lambda w, text: replace(w, text=text)),
         *told_apart(one.traffic, other.traffic, across),
-        *contrasts(strata, total, mix),
+        *contrasts(strata, total, mix, advice),
     )
     missing = both_sides(one.missing, other.missing, lambda m: m.because, lambda m, text: replace(m, because=text))
     by = tuple(dict.fromkeys(common.by))
@@ -96,12 +93,24 @@ def _ask(lake: Path, side: Side, question: Question, before: tuple[_Asked, Quest
         nothing = next((w.text for w in warnings if w.code == NOTHING), None)
         if nothing is not None or not session.answers.one("alpha", None):
             text = nothing or "no record there holds rounds or times of speculation."
-            raise InputError(f"{side.name} ({side.text}): {text} Both sides must hold traffic that speculates")
+            raise InputError(f"{side.name} ({side.text}): {text} {_way_out(session)}")
         rows = session.con.execute("select distinct run_id, engine, model, draft_model, method from strata").fetchall()
         names = ("run", "engine", "model", "draft_model", "method")
         traffic = {n: frozenset(str(row[i]) for row in rows if row[i] is not None) for i, n in enumerate(names)}
         asked = _Asked(side, session, warnings, session.missing(), traffic)
         return asked, 0 if before is None else _across(asked, *before)
+
+
+def _way_out(session: Session) -> str:
+    """What to ask instead of a side without speculation."""
+    found = session.con.execute("select distinct run_id from selected where role = 'baseline' order by 1").fetchall()
+    if not found:
+        return "Both sides must hold traffic that speculates"
+    run = shlex.quote(str(found[0][0])) if len(found) == 1 else "RUN"
+    return (
+        f"Both sides must speculate; what speculation gains over such a run is told by `tracelens report --baseline "
+        f"{run}`, whether it pays by `tracelens gate --baseline {run}`"
+    )
 
 
 def _across(asked: _Asked, before: _Asked, question: Question) -> int:
@@ -116,8 +125,9 @@ def _across(asked: _Asked, before: _Asked, question: Question) -> int:
     row = con.execute(f"select count(*) filter ({there}), count(*) from strata").fetchone()
     if row and row[0]:
         who = " and ".join(f"{side.name} ({side.text})" for side in (before.side, asked.side))
+        records = "its only record" if row[1] == 1 else f"{row[0]:,} of the {row[1]:,} records of {asked.side.name}"
         raise InputError(
-            f"{who} share {row[0]:,} of the {row[1]:,} records of {asked.side.name}: a difference needs two samples "
+            f"{who} share {records}: a difference needs two samples "
             "that are apart; choose runs or periods that do not overlap (a date alone as the end of a period means the "
             "end of that day)"
         )
@@ -154,12 +164,6 @@ def _compared(a: Session, b: Session, key: Key) -> Compared:
         by_tpot = name == "speedup_observed" and found[0].figures.get("speedup_observed_basis") == "tpot"
         common = shared[by_tpot] if name in (*_OVER_BASELINE, "speedup_observed") else 0.0
         change[name] = _change(name, found[0].figures, found[1].figures, known, common, a.question.level)
-    for name, twins in _TWINS.items():
-        by_tpot = name == "speedup_observed" and change["tpot_ms"].p_value is not None
-        twin = next((twin for twin in twins if change[twin].p_value is not None), None)
-        same = name in _WITHOUT_BASELINE or shared[by_tpot] >= _ONE_BASELINE
-        if same and twin is not None and change[name].p_value is not None:
-            change[name] = replace(change[name], p_value=None, because=f"{twin} is tested {IN_ITS_PLACE}")
     return Compared(names, shown[0], shown[1], change)
 
 
@@ -182,7 +186,7 @@ def _change(
         return Change(because=f"not to be had on {' and '.join(lacking)}: see coverage")
     bases = (basis_of(a, name), basis_of(b, name))
     if bases[0] != bases[1]:
-        return Change(because=f"two conventions: A {bases[0] or 'none'}, B {bases[1] or 'none'}")
+        return Change(because=f"{TWO_CONVENTIONS}: A {bases[0] or 'none'}, B {bases[1] or 'none'}")
     value, ratio = after - before, after / before if before else None
     if name == "verify_inflation" and a.get("baseline_basis") == "verify_pass":
         return Change(value, ratio=ratio, because="1 by construction: the baseline is the verify pass itself")
@@ -196,13 +200,32 @@ def _change(
     return Change(value, low, high, ratio, found.p_value)
 
 
+def _beside_noise(row: Compared) -> Compared:
+    """Say of every time whether it changed by more than runs without speculation differ among themselves."""
+    spreads = [side.get("control_spread") for side in (row.a, row.b) if side is not None]
+    known = [spread for spread in spreads if spread is not None]
+    if row.change is None or not known:
+        return row
+    change = dict(row.change)
+    # Over the own plain steps or verify pass the speed of the run cancels.
+    bases = [str((side or {}).get("baseline_basis") or "value") for side in (row.a, row.b)]
+    cancels = _OVER_BASELINE if any(b != "value" and not b.startswith("run_") for b in bases) else ()
+    for name in (name for name in _BY_CLOCK if name not in cancels):
+        ratio = change[name].ratio
+        if ratio is not None and ratio > 0:
+            change[name] = replace(change[name], within_noise=max(ratio, 1.0 / ratio) - 1.0 <= max(known))
+    return replace(row, change=change)
+
+
 def _tested(rows: Sequence[Compared], level: float) -> tuple[list[Compared], int, int]:
     """Correct all p-values at once; the rows with what is significant then, and how many were tested and are."""
+    # One class that is all of the traffic is the total over again: its tests are the same tests.
+    again = len(rows) == 2 and _alike(rows[0].change, rows[1].change)
     places = [
         (i, name)
         for i, row in enumerate(rows)
         for name, change in (row.change or {}).items()
-        if change.p_value is not None
+        if change.p_value is not None and not (again and i == 0)
     ]
     changes = [dict(row.change or {}) for row in rows]
     adjusted = holm([changes[i][name].p_value or 0.0 for i, name in places])
@@ -211,5 +234,22 @@ def _tested(rows: Sequence[Compared], level: float) -> tuple[list[Compared], int
         significant = bool(p < 1.0 - level)
         real += significant
         changes[i][name] = replace(changes[i][name], p_adjusted=p, significant=significant)
+    if again:
+        changes[0] = changes[1]
     found = [row if row.change is None else replace(row, change=changes[i]) for i, row in enumerate(rows)]
     return found, len(places), real
+
+
+def _alike(one: Mapping[str, Change] | None, other: Mapping[str, Change] | None) -> bool:
+    """Whether two rows show the same changes, but for the order in which their sums were taken."""
+    if one is None or other is None:
+        return False
+    return all(
+        (a is None) == (b is None) and (a is None or b is None or math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12))
+        for name, change in one.items()
+        for a, b in zip(_numbers(change), _numbers(other[name]), strict=True)
+    )
+
+
+def _numbers(change: Change) -> tuple[float | None, ...]:
+    return change.value, change.low, change.high, change.p_value

@@ -12,11 +12,16 @@ from tracelens.analysis.sides import Side
 
 #: How `because` of a change ends where another figure tells the same and is tested.
 IN_ITS_PLACE = "in its place"
+#: How `because` of a change begins where the sides have a figure in two conventions.
+TWO_CONVENTIONS = "two conventions"
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """B - A of one figure. `ratio` is B / A; `p_adjusted` and `significant` are after the correction of Holm.
+
+    `within_noise` says that a time changed by no more than runs without speculation differ among themselves
+    (`control_spread`); None where the sides are of the same runs, the figure is no time or nobody knows.
 
     What is None cannot be told, and `because` says why.
     """
@@ -29,6 +34,7 @@ class Change:
     p_adjusted: float | None = None
     significant: bool | None = None
     because: str | None = None
+    within_noise: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,10 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The answer of `tracelens compare`. `tested` changes have a p-value, `real` of them are significant."""
+    """The answer of `tracelens compare`. `tested` changes have a p-value, `real` of them are significant.
+
+    A class that is all of the traffic shows the changes of the total, which are tested once.
+    """
 
     by: tuple[str, ...]
     a: Side

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tracelens.analysis.answers import Key
+from tracelens.analysis.results import label
 from tracelens.analysis.session import Session
-from tracelens.model.changes import mix_effect
+from tracelens.model.changes import mix_effect, mix_parts
 from tracelens.model.intervals import RatioSums
 
 # Strata that leave out more than this share of a total do not explain it.
@@ -23,6 +27,9 @@ class Mix:
 
     `weights` is what the total weighs its classes by. `driver` is `mix`, `strata` or `both` (the smaller part is at
     least half of the larger). `is_reversed` says that the classes moved one way and the total the other (Simpson).
+    `shifted` is the class whose share did most of the mix, from `share_a` to `share_b` of the weights. Of the `classes`
+    on both sides `along` moved as `within` did, `along_significant` of these by more than chance. `paradox` is a
+    reversal of which something, the total or a class, is more than chance.
     """
 
     weights: str
@@ -32,6 +39,13 @@ class Mix:
     driver: str | None = None
     is_reversed: bool = False
     because: str | None = None
+    shifted: str | None = None
+    share_a: float | None = None
+    share_b: float | None = None
+    classes: int | None = None
+    along: int | None = None
+    along_significant: int | None = None
+    paradox: bool = False
 
 
 def mixes(a: Session, b: Session, changes: Mapping[str, float | None]) -> dict[str, Mix]:
@@ -60,12 +74,28 @@ def _mix(name: str, weights: str, sides: Sequence[Session], keys: Sequence[Key],
             return Mix(weights, because="some of it belongs to no class, so the classes do not add up to the total")
         shares.append([share for share, _ in parts])
         values.append([value for _, value in parts])
-    effect = mix_effect(shares[0], values[0], shares[1], values[1])
+    if not any(one and other for one, other in zip(*shares, strict=True)):
+        return Mix(weights, because="no class of traffic is on both sides")
+    sums = (shares[0], values[0], shares[1], values[1])
+    effect = mix_effect(*sums)
     small, large = sorted((abs(effect.mix), abs(effect.within)))
     larger = "mix" if abs(effect.mix) > abs(effect.within) else "strata"
     driver = None if large == 0 else "both" if small >= large / 2 else larger
     is_reversed = effect.total * effect.within < 0
-    return Mix(weights, effect.total, effect.mix, effect.within, driver, is_reversed)
+    found = Mix(weights, effect.total, effect.mix, effect.within, driver, is_reversed)
+    place = _shifted(shares[0], shares[1], mix_parts(*sums), effect.mix)
+    if place is None:
+        return found
+    shifted = " / ".join(map(label, keys[place] or ()))
+    return replace(found, shifted=shifted, share_a=shares[0][place], share_b=shares[1][place])
+
+
+def _shifted(a: Sequence[float], b: Sequence[float], parts: NDArray[np.float64], mix: float) -> int | None:
+    """Place of the class that did most of the mix; of one that grew rather than of one that shrank."""
+    along = parts * math.copysign(1.0, mix)
+    grown = np.where(np.asarray(b) > np.asarray(a), along, 0.0)
+    places = [int(some.argmax()) for some in (grown, along) if mix and some.max() > 0]
+    return places[0] if places else None
 
 
 def _of_sums(query: str, name: str) -> Callable[[Session, Key], Part]:

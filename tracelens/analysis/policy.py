@@ -89,7 +89,7 @@ def _choice(gated: GateStratum, swept: SweepStratum | None, margin: float) -> Ch
     current = gated.num_speculative_tokens
     best = None if swept is None else swept.best_k
     source, time = _entry(swept, best)
-    if best and time is None:
+    if best and (time is None or swept is None or swept.best_k_low is None):
         best = None  # no interval: what one request shows is no reason to change K
     if gated.decision == "INCONCLUSIVE":
         k, source, time = current, None, gated.relative_token_time

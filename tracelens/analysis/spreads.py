@@ -30,6 +30,8 @@ _BASES = {
     "relative_token_time": "relative_token_time_basis",
     "speedup_observed": "speedup_observed_basis",
 }
+_ONE_BASELINE = 0.8  # share of the traffic that must meet the same plain steps on both sides
+_SAME_MEAN = 0.02
 _FEWEST_UNITS = 1.5  # an effective number, as for the intervals of costs
 
 Row = Mapping[str, Any]
@@ -80,6 +82,25 @@ def shared_baseline(a: Session, b: Session, key: Key, *, tpot: bool = False) -> 
         return 1.0
     one, other = (_weights(session, key, tpot=tpot) for session in (a, b))
     return min(sum(min(share, other.get(place, 0.0)) for place, share in one.items()), 1.0)
+
+
+def same_baseline(a: Session, b: Session, key: Key, *, tpot: bool = False) -> bool:
+    """Whether both sides stand over what is to all purposes one baseline.
+
+    So they do where they meet the same plain steps; also where they meet them in other shares, as the total does when
+    the mix of traffic moved, but come to the same mean of the same engines and models.
+    """
+    if shared_baseline(a, b, key, tpot=tpot) >= _ONE_BASELINE:
+        return True
+    setups = []
+    for session in (a, b):
+        found: dict[tuple[object, ...], float] = {}
+        for (engine, model, *_), weight in _weights(session, key, tpot=tpot).items():
+            found[engine, model] = found.get((engine, model), 0.0) + weight
+        setups.append(found)
+    one, other = ((s.priced(key).tpot if tpot else s.priced(key).baseline) for s in (a, b))
+    alike = sum(min(weight, setups[1].get(setup, 0.0)) for setup, weight in setups[0].items()) >= _ONE_BASELINE
+    return alike and one is not None and other is not None and math.isclose(one, other, rel_tol=_SAME_MEAN)
 
 
 def _weights(session: Session, key: Key, *, tpot: bool) -> dict[tuple[object, ...], float]:

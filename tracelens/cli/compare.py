@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tracelens.cli import options as opt
 from tracelens.cli.output import opened
-from tracelens.errors import InputError
-
-if TYPE_CHECKING:
-    from tracelens.analysis.sides import Word
 
 _SIDE = "a run (several: run1+run2), a period (2026-05-01..2026-05-07), version:X or label:NAME=VALUE."
 
@@ -30,13 +26,15 @@ def compare(
     as_json: opt.Json = False,
     output: opt.Output = None,
 ) -> None:
-    """Say what moved between two runs, periods or builds, and whether it is real.
+    """Say what moved between two runs, periods or builds, and whether by more than chance between requests.
 
     Every figure of every class of traffic on both sides, its change with an interval, and whether the change is more
-    than chance after a correction for the number of tests (Holm). Whether a total moved because its classes did, or
-    because the mix of traffic did, is told apart. Both sides keep --where, --since, --until and --run and meet the same
-    baselines. A date alone as the end of a period means the end of that day; one end of a period may be empty.
+    than chance between requests after a correction for the number of tests (Holm). Beside a time stands whether it
+    changed by more than runs without speculation differ among themselves. Whether a total moved because its classes
+    did, or because the mix of traffic did, is told apart. Both sides keep --where, --since, --until and --run and meet
+    the same baselines. A date alone as the end of a period means the end of that day; one end of a period may be empty.
     """
+    from tracelens.analysis.asked import word
     from tracelens.analysis.compare import compare as analyse
     from tracelens.analysis.session import Question
     from tracelens.reporters import sheet
@@ -46,8 +44,8 @@ def compare(
     sheet.check(chosen)
     result = analyse(
         lake,
-        _word(a),
-        _word(b),
+        word(a),
+        word(b),
         Question(
             by=opt.columns(by),
             where=where,
@@ -59,18 +57,3 @@ def compare(
     )
     with opened(output) as out:
         VIEW.render(result, chosen, out)
-
-
-def _word(text: str) -> Word:
-    """A side as the user wrote it; with `..` in it, it may be a period."""
-    from tracelens.analysis.sides import Word
-
-    since, dots, until = (part.strip() for part in text.partition(".."))
-    if not dots:
-        return Word(text)
-    if not since and not until:
-        return Word(text, why_not="a period needs at least one end")
-    try:
-        return Word(text, (opt.moment(since or None, "--since"), opt.moment(until or None, "--until")))
-    except InputError as error:
-        return Word(text, why_not=str(error))

@@ -67,7 +67,7 @@ COMMANDS = {
     ),
     "compare": Command(
         "tracelens.cli.compare:compare",
-        "Two runs, periods or builds: what moved, and is it real?",
+        "Two runs, periods or builds: what moved, and is it more than chance?",
         "tracelens compare vllm-k5 vllm-k7 --by task_type",
     ),
     "watch": Command(

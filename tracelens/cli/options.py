@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracelens.analysis.asked import columns as columns
+from tracelens.analysis.asked import moment as moment
+from tracelens.analysis.asked import run_or_ms as run_or_ms
 from tracelens.errors import InputError
+from tracelens.reporters import BINARY_FORMATS
 
 if TYPE_CHECKING:
     from tracelens.analysis.session import Question
@@ -25,7 +29,16 @@ Format = Annotated[
         "--format",
         metavar="FORMAT",
         show_default="table, or what the name of -o says",
-        help="table, json, csv or markdown.",
+        help="table, json, csv, markdown or parquet.",
+    ),
+]
+ReportFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        show_default="table, or what the name of -o says",
+        help="table, json, csv, markdown, parquet, html (one page), png or svg (one chart).",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
@@ -70,15 +83,16 @@ Claim = Annotated[
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Tell on stderr what is done.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of a fault.")]
 
-_BY_SUFFIX = {".json": "json", ".csv": "csv", ".md": "markdown", ".markdown": "markdown", ".txt": "table"}
-_LATER_SUFFIX = {".html": "html", ".htm": "html", ".png": "png", ".svg": "svg", ".parquet": "parquet"}
+_BY_SUFFIX = {".json": "json", ".csv": "csv", ".md": "markdown", ".markdown": "markdown", ".txt": "table",
+              ".parquet": "parquet"}  # fmt: skip
+_PAGE_SUFFIX = {".html": "html", ".htm": "html", ".png": "png", ".svg": "svg"}
 
 
 def chosen_format(fmt: str | None, as_json: bool, output: Path | None = None) -> str:
     """The format asked for: `--json`, `--format`, else what the name of the output file says, else the table.
 
     Raises:
-        InputError: `--json` and another `--format`.
+        InputError: `--json` and another `--format`; a binary format to a terminal.
     """
     if as_json:
         if fmt not in (None, "json"):
@@ -86,14 +100,11 @@ def chosen_format(fmt: str | None, as_json: bool, output: Path | None = None) ->
         return "json"
     if fmt is None and output is not None:
         suffix = output.suffix.lower()
-        return _BY_SUFFIX.get(suffix) or _LATER_SUFFIX.get(suffix) or "table"
-    return (fmt or "table").lower()
-
-
-def columns(by: list[str]) -> tuple[str, ...]:
-    """The columns of one or several `--by`, each once, in order."""
-    names = (name.strip() for text in by for name in text.split(","))
-    return tuple(dict.fromkeys(name for name in names if name))
+        fmt = _BY_SUFFIX.get(suffix) or _PAGE_SUFFIX.get(suffix)
+    chosen = (fmt or "table").lower()
+    if chosen in BINARY_FORMATS and str(output or "-") == "-" and sys.stdout.isatty():
+        raise InputError(f"--format {chosen} is binary and stdout is a terminal: give a file with -o FILE.{chosen}")
+    return chosen
 
 
 def question(
@@ -125,38 +136,3 @@ def question(
         claim=None if claim is None else parse_claim(claim),
         near_k_delta=near_k,
     )
-
-
-def run_or_ms(text: str | None) -> str | float | None:
-    """The value of `--baseline`: a number is a time in ms (`21.3` or `21.3ms`), anything else the name of a run."""
-    if text is None:
-        return None
-    try:
-        value = float(text.strip().removesuffix("ms"))
-    except ValueError:
-        return text
-    if not 1e-6 <= value <= 1e9:
-        raise InputError(f"--baseline {text}: not a time of a decode step in ms; write e.g. 21.3")
-    return value
-
-
-def moment(text: str | None, option: str) -> datetime | None:
-    """An ISO date or time as UTC; without a zone it is UTC; a bare date is its start, or its end for `--until`.
-
-    Raises:
-        InputError: the text is no such time.
-    """
-    if text is None:
-        return None
-    try:
-        if len(text.strip()) <= len("2026-05-01"):
-            day = date.fromisoformat(text.strip())
-            start = datetime(day.year, day.month, day.day, tzinfo=UTC)
-            return start + timedelta(days=1) if option == "--until" else start
-        stamp = datetime.fromisoformat(text.strip())
-        return stamp.replace(tzinfo=UTC) if stamp.tzinfo is None else stamp.astimezone(UTC)
-    except (ValueError, OverflowError) as error:
-        raise InputError(
-            f"{option} {text!r} is no time: write 2026-05-01, 2026-05-01T14:30, 2026-05-01T14:30:00Z "
-            "or 2026-05-01T14:30:00+08:00"
-        ) from error

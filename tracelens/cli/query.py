@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from tracelens.analysis import sql
 from tracelens.cli import options as opt
-from tracelens.cli import sql
 from tracelens.cli.output import opened
 
 
@@ -29,6 +29,13 @@ def query(
 
     chosen = opt.chosen_format(fmt, as_json, output)
     rows.check(chosen)
+    if what is not None and chosen == "parquet":
+        from tracelens.reporters import parquet_
+
+        text = sql.sql_of(what)
+        with sql.read(lake, text) as (schema, batches), opened(output) as out:
+            parquet_.write_rows(schema, batches, text, out)
+        return
     names, values = sql.listed() if what is None else sql.ask(lake, sql.sql_of(what))
     with opened(output) as out:
         rows.render(names, values, chosen, out)

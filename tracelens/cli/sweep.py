@@ -8,7 +8,6 @@ import typer
 
 from tracelens.cli import options as opt
 from tracelens.cli.output import opened
-from tracelens.errors import InputError
 
 
 def sweep(
@@ -30,11 +29,14 @@ def sweep(
 ) -> None:
     """Find the best draft length K for every class of traffic; 0 is off.
 
-    A K that ran is shown as it ran. The others are replayed from the rounds of the longest K: the accepted prefixes are
-    walked again with a shorter draft, and times are fitted over the draft length. Where both can be had they stand side
-    by side with the replay's error. Where rounds cannot be replayed (trees, n-gram drafters, histograms alone) the
-    geometric law takes their place, marked. With --claim the cost of a round is assumed where no times are logged.
+    A K that ran is shown as it ran. The others are replayed from the rounds of the longest K of the selection that has
+    20 rounds: the accepted prefixes are walked again with another draft length, and times are fitted over it. Where
+    both can be had they stand side by side with the replay's error. A K longer than any draft of these rounds is
+    extrapolated: it is shown, but never the best. Where rounds cannot be replayed (trees, n-gram drafters, histograms
+    alone) the geometric law takes their place, marked. With --claim the cost of a round is assumed where no times are
+    logged.
     """
+    from tracelens.analysis.asked import lengths
     from tracelens.analysis.claim import parse_claim
     from tracelens.analysis.session import Question
     from tracelens.analysis.sweep import sweep as analyse
@@ -54,17 +56,7 @@ def sweep(
             baseline=opt.run_or_ms(baseline),
             claim=None if claim is None else parse_claim(claim),
         ),
-        _lengths(k),
+        lengths(k),
     )
     with opened(output) as out:
         VIEW.render(result, chosen, out)
-
-
-def _lengths(text: str) -> list[int]:
-    """The value of `--k`: whole numbers, separated by commas."""
-    found = []
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
-        if not (part.isascii() and part.isdigit()):
-            raise InputError(f"--k {text}: {part!r} is no draft length; write whole numbers such as 1,2,3,5,7")
-        found.append(int(part))
-    return found

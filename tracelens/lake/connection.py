@@ -30,12 +30,9 @@ def connect(lake: Path, *, lock: bool = True, grouped: bool = True) -> duckdb.Du
     Raises:
         InputError: there is no lake at that place.
     """
+    check(lake)
     import duckdb
 
-    if not (lake / "sources").is_dir():
-        raise InputError(
-            f"no lake at {lake}: run `tracelens ingest PATH… --lake {lake}` first, or name another with --lake"
-        )
     con = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
     con.execute("set timezone = 'UTC'")
     # The views look for files by a pattern: what is special in one stands for itself here.
@@ -48,6 +45,18 @@ def connect(lake: Path, *, lock: bool = True, grouped: bool = True) -> duckdb.Du
     if grouped:
         define_grouping(con)
     return con
+
+
+def check(lake: Path) -> None:
+    """Refuse a folder that holds no lake.
+
+    Raises:
+        InputError: there is no lake at that place.
+    """
+    if not (lake / "sources").is_dir():
+        raise InputError(
+            f"no lake at {lake}: run `tracelens ingest PATH… --lake {lake}` first, or name another with --lake"
+        )
 
 
 def define_grouping(con: duckdb.DuckDBPyConnection) -> None:

@@ -159,10 +159,29 @@ def mix_effect(weight_a: ArrayLike, value_a: ArrayLike, weight_b: ArrayLike, val
         weight_b: the same of side B.
         value_b: the same of side B.
     """
-    wa, xa, wb, xb = (np.asarray(v, dtype=np.float64) for v in (weight_a, value_a, weight_b, value_b))
-    ya, yb = np.where(wa == 0, xb, xa), np.where(wb == 0, xa, xb)
-    used = (wa != 0) | (wb != 0)
-    wa, wb, ya, yb = wa[used], wb[used], ya[used], yb[used]
+    wa, ya, wb, yb = _filled(weight_a, value_a, weight_b, value_b)
     mix = float(np.sum((wb - wa) * (ya + yb) / 2.0))
     within = float(np.sum((yb - ya) * (wa + wb) / 2.0))
     return MixEffect(float(np.sum(wb * yb) - np.sum(wa * ya)), mix, within)
+
+
+def mix_parts(weight_a: ArrayLike, value_a: ArrayLike, weight_b: ArrayLike, value_b: ArrayLike) -> NDArray[np.float64]:
+    """What the share of every class did to the mix, shape (classes,): (wb - wa)((xa + xb)/2 - m).
+
+    m is the mean of the two totals. Any m gives the same sum, that of `mix_effect`, where the shares of both sides add
+    up to the same; around the mean a class counts for how unlike the others it is. Arguments as for `mix_effect`.
+    """
+    wa, ya, wb, yb = _filled(weight_a, value_a, weight_b, value_b)
+    weight = float(np.sum(wa + wb))
+    middle = float(np.sum(wa * ya) + np.sum(wb * yb)) / weight if weight else 0.0
+    return np.asarray((wb - wa) * ((ya + yb) / 2.0 - middle))
+
+
+def _filled(
+    weight_a: ArrayLike, value_a: ArrayLike, weight_b: ArrayLike, value_b: ArrayLike
+) -> tuple[NDArray[np.float64], ...]:
+    """Weights and values of both sides, where a class that one side lacks has the value of the other."""
+    wa, xa, wb, xb = (np.asarray(v, dtype=np.float64) for v in (weight_a, value_a, weight_b, value_b))
+    ya, yb = np.where(wa == 0, xb, xa), np.where(wb == 0, xa, xb)
+    absent = (wa == 0) & (wb == 0)
+    return wa, np.where(absent, 0.0, ya), wb, np.where(absent, 0.0, yb)

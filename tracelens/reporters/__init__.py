@@ -1,4 +1,4 @@
-"""Reporters: results in, text out. They compute no figure and run no query."""
+"""Reporters: results in, text (or Parquet) out. They compute no figure and run no query."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from tracelens.reporters.base import Reporter
 
 FORMATS = ("table", "json", "csv", "markdown")
+#: Formats that are no text: for a file or a pipe, never for a terminal.
+BINARY_FORMATS = ("parquet",)
+#: Formats of the report alone: the page, and one chart of it. They show a `Page` (reporters/pages.py).
+PAGE_FORMATS = ("html", "png", "svg")
 
 
 def reporter(fmt: str) -> Reporter:
@@ -35,6 +39,11 @@ def reporter(fmt: str) -> Reporter:
             from tracelens.reporters.markdown import MarkdownReporter
 
             return MarkdownReporter()
-    later = ("html", "png", "svg", "parquet")
-    why = "is not in this version" if fmt in later else "is not known"
-    raise InputError(f"--format {fmt} {why}: use one of {', '.join(FORMATS)}")
+        case "parquet":
+            from tracelens.reporters.parquet_ import ParquetReporter
+
+            return ParquetReporter()
+    if fmt in PAGE_FORMATS:
+        raise InputError(f"--format {fmt} shows a whole page, which `tracelens report` makes")
+    known = ", ".join((*FORMATS, *BINARY_FORMATS, *PAGE_FORMATS))
+    raise InputError(f"--format {fmt} is not known: use one of {known}")

@@ -2,190 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tracelens.analysis.compared import IN_ITS_PLACE, Change, Compared, Comparison
+from tracelens.analysis.compared import IN_ITS_PLACE, TWO_CONVENTIONS, Change, Compared, Comparison
 from tracelens.analysis.mixing import Mix
 from tracelens.analysis.sides import Side
 from tracelens.reporters import answer
 from tracelens.reporters import format as fmt
+from tracelens.reporters.changed import (
+    FIGURES,
+    change_of,
+    class_name,
+    k_differs,
+    k_text,
+    noise,
+    percent,
+    short,
+    signed,
+)
+from tracelens.reporters.compare_lead import lead, split
 from tracelens.reporters.json_ import SCHEMA_VERSION
 from tracelens.reporters.sheet import Bullets, Cell, Grid, Sheet, View, endnotes
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """How a figure is called in a table, written, and what it means."""
-
-    head: str
-    show: Callable[[Any], str]
-    note: str
-
-
-_FIGURES = {
-    "relative_token_time": Shown(
-        "token time C", fmt.ratio, "token time C = round cost / τ committed, of plain decoding; below 1 it pays"
-    ),
-    "tpot_ms": Shown("TPOT, ms", fmt.tokens, "TPOT = decode time / (output tokens − 1)"),
-    "speedup_observed": Shown(
-        "speedup observed",
-        fmt.times,
-        "speedup observed = by TPOT where both it and its baseline are known, else by steps",
-    ),
-    "draft_accept_ratio": Shown("α", fmt.ratio, "α = accepted / drafted, the target's own token excluded"),
-    "token_accept_prob": Shown(
-        "p", fmt.ratio, "p = accepted / (accepted + rounds cut short), the target's own token excluded"
-    ),
-    "tau_verified": Shown("τ verified", fmt.tokens, "τ verified = 1 + accepted / rounds with a draft"),
-    "tau_committed": Shown(
-        "τ committed", fmt.tokens, "τ committed = emitted tokens / all rounds, the target's own token included"
-    ),
-    "near_k_round_share": Shown(
-        "near-K rounds", fmt.ratio, "near-K rounds = share of rounds that lose (almost) the whole draft"
-    ),
-    "rho": Shown("ρ", fmt.ratio, "ρ = a draft token / a plain step"),
-    "rho_verify": Shown("ρ (verify)", fmt.ratio, "ρ (verify) = a draft token / a verify pass"),
-    "verify_inflation": Shown("verify v", fmt.ratio, "v = verify pass / plain step"),
-    "overhead": Shown("overhead o", fmt.ratio, "o = (step − draft − verify) / plain step"),
-    "round_cost": Shown("round cost R", fmt.ratio, "R = step / plain step"),
-    "draft_ms": Shown("draft, ms", fmt.tokens, "draft, verify and step: means per request-round without prefill"),
-    "target_ms": Shown("verify, ms", fmt.tokens, ""),
-    "step_ms": Shown("step, ms", fmt.tokens, ""),
-}
-_LED = 3  # changes of the total, and of the classes, that the first paragraph names
 
 
 def _sheet(result: Comparison) -> Sheet:
     grids = tuple(grid for grid in (_table(result), _mixes(result)) if grid.rows)
     sides = f"A is {_side(result.a)}, B is {_side(result.b)}; every change is B − A."
-    return Sheet((*_answer(result), *_driver(result), sides), grids, (*_open(result), *_ends(result)))
-
-
-def _answer(result: Comparison) -> tuple[str, ...]:
-    """What moved in total, then in the classes, then what a token takes where that did not move."""
-    if not result.tested:
-        return ("Nothing can be tested: no figure is known on both sides with the spread between requests.",)
-    shared = sum(row.change is not None for row in result.strata)
-    classes = f"{shared} class{'' if shared == 1 else 'es'} and " if shared else ""
-    tests = f"{result.tested} changes tested ({classes}in total; Holm, {_percent(1 - result.level)})"
-    if not result.real:
-        return (f"No real change: of the {tests} none is more than chance.",)
-    total = [_moved(result.total, name, named=False) for name in _FIGURES if _is_real(result.total, name)]
-    inside = [_moved(row, name, named=True) for name in _FIGURES for row in result.strata if _is_real(row, name)]
-    count = f"{result.real} of the {tests} {'is' if result.real == 1 else 'are'} real"
-    told = [f"{count}. In total: {_some(total) or 'none'}."]
-    told += [f"By class: {_some(inside)}."] if inside else []
-    outcome = [name for name in ("relative_token_time", "tpot_ms") if _change(result.total, name).p_value is not None]
-    if outcome and not any(_is_real(result.total, name) for name in outcome):
-        moved = _moved(result.total, outcome[0], named=False)
-        told.append(f"What a token takes did not move by more than chance: {moved}.")
-    return tuple(told)
-
-
-def _some(told: Sequence[str]) -> str:
-    more = f"; {len(told) - _LED} more below" if len(told) > _LED else ""
-    return "; ".join(told[:_LED]) + more
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.4g} %"
-
-
-def _moved(row: Compared, name: str, *, named: bool) -> str:
-    figure, change = _FIGURES[name], _change(row, name)
-    before, after = ((side or {}).get(name) for side in (row.a, row.b))
-    interval = fmt.interval(change.low, change.high, _signed(figure.show))
-    head, _, unit = figure.head.partition(", ")
-    k = _lengths(row) if name in ("draft_accept_ratio", "tau_verified", "tau_committed") else ""
-    who = f"{_name(row)} " if named else ""
-    ends = f"{figure.show(before)} → {figure.show(after)}{f' {unit}' if unit else ''}"
-    return f"{who}{head} {ends} {interval}{k}"
-
-
-def _lengths(row: Compared) -> str:
-    one, other = (_k(side or {}) for side in (row.a, row.b))
-    return "" if one == other else f" (K {one} → {other})"
-
-
-def _k(figures: Mapping[str, Any]) -> str:
-    low, high = figures.get("num_speculative_tokens_min"), figures.get("num_speculative_tokens_max")
-    return fmt.count(low) if low == high else f"{fmt.count(low)}–{fmt.count(high)}"
-
-
-def _driver(result: Comparison) -> tuple[str, ...]:
-    """Whether the mix of traffic moved the totals, or the strata did."""
-    told = []
-    for name in _FIGURES:
-        mix = result.mix_effect.get(name)
-        if mix is None or mix.total is None or not (_is_real(result.total, name) or _is_simpson(result, name)):
-            continue
-        signed = _signed(_FIGURES[name].show)
-        why = {"mix": "the mix of traffic moved", "strata": "the classes moved, not the mix", "both": "both moved"}
-        parts = f"{signed(mix.mix)} by the mix of traffic, {signed(mix.within)} within the classes"
-        told.append(
-            f"{_FIGURES[name].head} {signed(mix.total)} = {parts}: {why.get(mix.driver or '', 'nothing moved')}"
-        )
-    if told:
-        return (f"Why the totals moved: {'; '.join(told)}.",)
-    if any(mix.total is not None for mix in result.mix_effect.values()):
-        return ("No total that can be split into mix and classes moved by more than chance.",)
-    return ()
-
-
-def _is_simpson(result: Comparison, name: str) -> bool:
-    return any(w.code == "simpson" and w.evidence.get("figure") == name for w in result.warnings)
+    return Sheet((*lead(result), sides), grids, (*_open(result), *_ends(result)))
 
 
 def _table(result: Comparison) -> Grid:
     rows: list[tuple[Cell, ...]] = []
     sections = set()
-    for row in (*result.strata, result.total):
+    told = (*result.strata, result.total)
+    noisy = any(change.within_noise is not None for row in told for change in (row.change or {}).values())
+    for row in told:
         sections.add(len(rows))
-        rows.append((Cell(_name(row), style="bold"), *(_size(side) for side in (row.a, row.b)), Cell(""), Cell("")))
-        k = [_k(side) if side else "" for side in (row.a, row.b)]
+        spread = noise(row) if row.change is not None else None
+        sizes = (_size(side) for side in (row.a, row.b))
+        rows.append(
+            (Cell(class_name(row), style="bold"), *sizes, *_EMPTY, Cell("" if spread is None else _whole(spread)))
+        )
+        k = [k_text(side) if side else "" for side in (row.a, row.b)]
         if row.change is not None and any(text != fmt.DASH for text in k):
-            rows.append((Cell("K"), Cell(k[0]), Cell(k[1]), Cell("" if k[0] == k[1] else "another K"), Cell("")))
-        rows += [_line(row, name) for name in _FIGURES if _is_shown(row, name)]
-    used = [name for name in _FIGURES if any(_is_shown(row, name) for row in (*result.strata, result.total))]
-    level = _percent(result.level)
+            another = "another K" if k_differs(row) else ""
+            rows.append((Cell("K"), Cell(k[0]), Cell(k[1]), Cell(another), Cell(""), Cell("")))
+        rows += [_line(row, name) for name in FIGURES if _is_shown(row, name)]
+    used = [name for name in FIGURES if any(_is_shown(row, name) for row in told)]
+    level = percent(result.level)
     notes = (
-        "real? = more than chance after the correction of Holm for all tests, with the corrected p-value",
+        "moved? = by more than chance between requests after the correction of Holm for all tests, with the corrected "
+        "p-value",
         f"intervals: {level}, uncorrected, by request",
-        *(_FIGURES[name].note for name in used if _FIGURES[name].note),
+        *((_NOISE,) if noisy else ()),
+        *(FIGURES[name].note for name in used if FIGURES[name].note),
         *_baselines(result.total),
     )
-    heads = (" / ".join(result.by) or "figure", "A", "B", f"change [{level}]", "real?")
-    return Grid("What moved", tuple(map(fmt.label, heads)), tuple(rows), 1, frozenset(sections - {0}), notes)
+    heads = (" / ".join(result.by) or "figure", "A", "B", f"change [{level}]", "moved?", "noise")
+    kept = len(heads) if noisy else len(heads) - 1
+    shown = tuple(row[:kept] for row in rows)
+    return Grid("What moved", tuple(map(fmt.label, heads[:kept])), shown, 1, frozenset(sections - {0}), notes)
+
+
+_EMPTY = (Cell(""), Cell(""))
+_NOISE = (
+    "noise: how far runs without speculation differ among themselves; within = the change is no larger, so another run "
+    "of the same may show it too"
+)
+
+
+def _whole(share: float) -> str:
+    """A share in percent, without decimals from 10 % on."""
+    return f"{100 * share:.0f} %" if share >= 0.1 else fmt.percent(share)
 
 
 def _is_shown(row: Compared, name: str) -> bool:
     """Whether a side has the figure, and no other row tells the same; an observed speedup is always shown."""
-    told_twice = (_change(row, name).because or "").endswith(IN_ITS_PLACE) and name != "speedup_observed"
+    told_twice = (change_of(row, name).because or "").endswith(IN_ITS_PLACE) and name != "speedup_observed"
     return not told_twice and any(fmt.is_number((side or {}).get(name)) for side in (row.a, row.b))
 
 
 def _line(row: Compared, name: str) -> tuple[Cell, ...]:
-    figure, change = _FIGURES[name], _change(row, name)
-    signed = _signed(figure.show)
+    figure, change = FIGURES[name], change_of(row, name)
+    show = signed(figure.show)
     sides = (Cell(figure.show((side or {}).get(name))) for side in (row.a, row.b))
-    moved = Cell(signed(change.value), fmt.interval(change.low, change.high, signed))
-    if change.significant is None:
-        return (Cell(f"  {figure.head}"), *sides, moved, Cell(fmt.DASH))
-    real = Cell("yes", _p(change.p_adjusted), "bold") if change.significant else Cell("no", _p(change.p_adjusted))
-    return (Cell(f"  {figure.head}"), *sides, moved, real)
+    interval = Cell(show(change.value), fmt.interval(change.low, change.high, show))
+    moved = Cell(fmt.DASH)
+    if change.significant is not None:
+        yes = change.significant
+        moved = Cell("yes" if yes else "no", _p(change.p_adjusted), "bold" if yes else "")
+    within = "" if change.within_noise is None else "within" if change.within_noise else "beyond"
+    return (Cell(f"  {figure.head}"), *sides, interval, moved, Cell(within))
 
 
 def _mixes(result: Comparison) -> Grid:
     rows = []
-    for name in _FIGURES:
-        mix = result.mix_effect.get(name)
-        if mix is None or mix.total is None:
-            continue
-        signed = _signed(_FIGURES[name].show)
-        parts = (Cell(signed(part)) for part in (mix.total, mix.mix, mix.within))
-        rows.append((Cell(_FIGURES[name].head), *parts, Cell(mix.weights)))
+    for name in split(result):
+        effect, show = result.mix_effect[name], signed(FIGURES[name].show)
+        parts = (Cell(show(part)) for part in (effect.total, effect.mix, effect.within))
+        rows.append((Cell(FIGURES[name].head), *parts, Cell(effect.weights)))
     notes = (
         "change = mix + classes: mix is what the shares of the classes did, classes what happened within them "
         "(Kitagawa, symmetric); a class of one side only is mix",
@@ -195,14 +111,18 @@ def _mixes(result: Comparison) -> Grid:
 
 
 def _open(result: Comparison) -> tuple[Bullets, ...]:
-    """Changes without a test, and why; what coverage tells already is left out."""
+    """Changes without a test, and why; what coverage or a warning tells already is left out."""
     found: dict[str, list[str]] = {}
     for row in (*result.strata, result.total):
         for name, change in (row.change or {}).items():
-            if change.because and not change.because.startswith("not to be had") and _is_shown(row, name):
-                heads = found.setdefault(change.because, [])
-                if _FIGURES[name].head not in heads:
-                    heads.append(_FIGURES[name].head)
+            why = change.because or ""
+            if not why or why.startswith(("not to be had", TWO_CONVENTIONS)) or not _is_shown(row, name):
+                continue
+            twin, _, rest = why.partition(" ")
+            why = f"{short(twin)} {rest}" if twin in FIGURES else why
+            heads = found.setdefault(why, [])
+            if FIGURES[name].head not in heads:
+                heads.append(FIGURES[name].head)
     items = tuple(fmt.visible(f"{', '.join(heads)}: {why}") for why, heads in found.items())
     return (Bullets("Not tested", items, folded=True),) if items else ()
 
@@ -250,11 +170,12 @@ def _change_document(change: Change) -> dict[str, Any]:
 
 
 def _mix_document(mix: Mix) -> dict[str, Any]:
-    names = ("total", "mix", "within", "weights", "driver", "because")
+    names = ("total", "mix", "within", "weights", "driver", "because", "shifted", "share_a", "share_b", "classes",
+             "along", "along_significant", "paradox")  # fmt: skip
     return {name: getattr(mix, name) for name in names} | {"reversed": mix.is_reversed}
 
 
-_CHANGE = ("value", "low", "high", "ratio", "p_value", "p_adjusted", "significant", "because")
+_CHANGE = ("value", "low", "high", "ratio", "p_value", "p_adjusted", "significant", "because", "within_noise")
 
 
 def _rows(result: Comparison) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
@@ -267,22 +188,12 @@ def _rows(result: Comparison) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
             *(row.key.get(column) for column in result.by),
             name,
             *((side or {}).get(f"{name}{end}") for side in (row.a, row.b) for end in ends),
-            *(getattr(_change(row, name), part) for part in _CHANGE),
+            *(getattr(change_of(row, name), part) for part in _CHANGE),
         ]
         for row in (*result.strata, result.total)
-        for name in _FIGURES
+        for name in FIGURES
     ]
     return names, rows
-
-
-def _change(row: Compared, name: str) -> Change:
-    if row.change is None:
-        return Change(because=f"this class of traffic is on {'A' if row.b is None else 'B'} only")
-    return row.change.get(name, Change())
-
-
-def _is_real(row: Compared, name: str) -> bool:
-    return bool(_change(row, name).significant)
 
 
 def _size(side: Mapping[str, Any] | None) -> Cell:
@@ -291,10 +202,6 @@ def _size(side: Mapping[str, Any] | None) -> Cell:
     if fmt.is_number(side.get("requests")):
         return Cell(f"{fmt.count(side['requests'])} req")
     return Cell(f"{fmt.count(side['rounds'])} rnd" if fmt.is_number(side.get("rounds")) else "")
-
-
-def _name(row: Compared) -> str:
-    return " / ".join(fmt.label(value, 40) for value in row.key.values()) or "all traffic"
 
 
 def _side(side: Side) -> str:
@@ -309,17 +216,6 @@ def _baselines(row: Compared) -> tuple[str, ...]:
     return (
         (told[0],) if len(set(told)) == 1 else tuple(f"{name}: {text}" for name, text in zip("AB", told, strict=False))
     )
-
-
-def _signed(show: Callable[[Any], str]) -> Callable[[Any], str]:
-    """A number with its sign, a real minus among them."""
-
-    def text(value: Any) -> str:
-        if not fmt.is_number(value):
-            return fmt.DASH
-        return f"{'−' if value < 0 else '+'}{show(abs(value))}"
-
-    return text
 
 
 def _p(value: float | None) -> str:

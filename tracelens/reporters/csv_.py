@@ -44,23 +44,24 @@ def write(names: Sequence[str], rows: Iterable[Sequence[Any]], out: TextIO) -> N
     writer.writerows([fold(cell(value), encoding) for value in row] for row in rows)
 
 
+def cells(report: Report) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+    """Header and rows of a report; the column `row` tells the strata from the total."""
+    rows = (*report.strata, report.total)
+    names = list(dict.fromkeys(name for row in (report.total, *report.strata) for name in row.figures))
+    names = [name for name in names if name not in report.by]
+    return ["row", *report.by, *names], [
+        [
+            "total" if row is report.total else "stratum",
+            *(row.key.get(column) for column in report.by),
+            *(row.figures.get(name) for name in names),
+        ]
+        for row in rows
+    ]
+
+
 class CsvReporter:
-    """The report as CSV; the column `row` tells the strata from the total."""
+    """The report as CSV."""
 
     def render(self, report: Report, out: TextIO) -> None:
         """Write `report` to `out`."""
-        rows = (*report.strata, report.total)
-        names = list(dict.fromkeys(name for row in (report.total, *report.strata) for name in row.figures))
-        names = [name for name in names if name not in report.by]
-        write(
-            ["row", *report.by, *names],
-            (
-                [
-                    "total" if row is report.total else "stratum",
-                    *(row.key.get(column) for column in report.by),
-                    *(row.figures.get(name) for name in names),
-                ]
-                for row in rows
-            ),
-            out,
-        )
+        write(*cells(report), out)

@@ -184,16 +184,21 @@ def _stratum(stratum: GapStratum) -> dict[str, Any]:
     }
 
 
+_WHOLE = (
+    "speedup_claimed", "speedup_observed", "speedup_observed_low", "speedup_observed_high", "speedup_observed_basis",
+    "baseline_basis", "baseline_ms", "token_ms", "token_claimed_ms",
+)  # fmt: skip
+
+
 def rows(result: GapResult) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-    """One row a stratum and term."""
+    """One row a stratum and term, each with the figures of its stratum."""
     names = [field.name for field in dataclasses.fields(GapTerm) if field.name not in ("name", "includes")]
-    heads = ["row", *result.by, "speedup_claimed", "speedup_observed", "speedup_observed_basis", "baseline_basis",
-             "term", "includes", *names]  # fmt: skip
+    heads = ["row", *result.by, *_WHOLE, *_FIGURES, "term", "includes", *names]
     found = []
     for stratum in (*result.strata, result.total):
         row = "total" if stratum is result.total else "stratum"
-        start = [row, *(stratum.key.get(k) for k in result.by), stratum.speedup_claimed, stratum.speedup_observed,
-                 stratum.speedup_observed_basis, stratum.baseline_basis]  # fmt: skip
+        start = [row, *(stratum.key.get(k) for k in result.by), *(getattr(stratum, name) for name in _WHOLE),
+                 *(stratum.figures.get(name) for name in _FIGURES)]  # fmt: skip
         found += [
             [*start, t.name, " ".join(t.includes) or None, *(getattr(t, name) for name in names)] for t in stratum.terms
         ]

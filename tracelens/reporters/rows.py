@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, TextIO
 
 from tracelens.errors import InputError
-from tracelens.reporters import FORMATS
+from tracelens.reporters import BINARY_FORMATS, FORMATS
 from tracelens.reporters import format as fmt
 from tracelens.reporters.json_ import plain
 
@@ -37,12 +37,13 @@ def check(chosen: str) -> None:
     Raises:
         InputError: this version has no such format.
     """
-    if chosen not in FORMATS:
-        raise InputError(f"--format {chosen} is not in this version: use one of {', '.join(FORMATS)}")
+    known = (*FORMATS, *BINARY_FORMATS)
+    if chosen not in known:
+        raise InputError(f"--format {chosen} is not in this version: use one of {', '.join(known)}")
 
 
 def render(names: Sequence[str], rows: Rows, chosen: str, out: TextIO) -> None:
-    """Write rows in the format `chosen` (one of FORMATS)."""
+    """Write rows in the format `chosen`."""
     names = unique(names)
     match chosen:
         case "json":
@@ -53,6 +54,11 @@ def render(names: Sequence[str], rows: Rows, chosen: str, out: TextIO) -> None:
             csv_.write(names, rows, out)
         case "markdown":
             _markdown(names, rows, out)
+        case "parquet":
+            from tracelens.reporters import arrow, parquet_
+
+            parquet_.check_output(out)
+            parquet_.write(arrow.of_rows(names, rows), out)
         case _:
             _table(names, rows, out)
 
@@ -68,7 +74,8 @@ def _json(names: Sequence[str], rows: Rows, out: TextIO) -> None:
     out.write("[]\n" if before.startswith("[") else "\n]\n")
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
+    """A value as a person reads it; the sign for what is missing."""
     value = plain(value)
     match value:
         case None:
@@ -90,7 +97,8 @@ def _limited(rows: Rows) -> tuple[list[Sequence[Any]], bool]:
     return first, next(iterator, None) is not None
 
 
-def _numeric(rows: Sequence[Sequence[Any]], column: int) -> bool:
+def numeric(rows: Sequence[Sequence[Any]], column: int) -> bool:
+    """Whether a column holds numbers, and nothing else but NULL."""
     values = [plain(row[column]) for row in rows]
     return all(v is None or fmt.is_number(v) for v in values) and any(v is not None for v in values)
 
@@ -99,9 +107,9 @@ def _markdown(names: Sequence[str], rows: Rows, out: TextIO) -> None:
     from tracelens.reporters.markdown import escape, table
 
     shown = [list(row) for row in rows]
-    right = [_numeric(shown, i) for i in range(len(names))]
-    text = table([escape(n) for n in names], ([escape(_text(v)) for v in row] for row in shown), right)
-    out.write(fmt.fold(text + "\n", getattr(out, "encoding", None)))
+    right = [numeric(shown, i) for i in range(len(names))]
+    drawn = table([escape(n) for n in names], ([escape(text(v)) for v in row] for row in shown), right)
+    out.write(fmt.fold(drawn + "\n", getattr(out, "encoding", None)))
 
 
 def _table(names: Sequence[str], rows: Rows, out: TextIO) -> None:
@@ -115,10 +123,10 @@ def _table(names: Sequence[str], rows: Rows, out: TextIO) -> None:
         return
     grid = plain_grid(page)
     for i, name in enumerate(names):
-        numeric = _numeric(shown, i)
-        grid.add_column(page.text(fmt.label(name)), justify="right" if numeric else "left", no_wrap=numeric)
+        right = numeric(shown, i)
+        grid.add_column(page.text(fmt.label(name)), justify="right" if right else "left", no_wrap=right)
     for row in shown:
-        grid.add_row(*(page.text((text, "dim" if text == fmt.DASH else "")) for text in map(_text, row)))
+        grid.add_row(*(page.text((told, "dim" if told == fmt.DASH else "")) for told in map(text, row)))
     if page.needs(grid) <= page.width or len(names) == 1:
         page.console.print(grid)
     else:
@@ -134,5 +142,5 @@ def _records(names: Sequence[str], rows: Sequence[Sequence[Any]], page: Any) -> 
         if i > 1:
             page.gap()
         page.say((f"row {i:,}", "bold"))
-        pairs = ((fmt.label(name), _text(value)) for name, value in zip(names, row, strict=True))
+        pairs = ((fmt.label(name), text(value)) for name, value in zip(names, row, strict=True))
         page.pairs(pairs)

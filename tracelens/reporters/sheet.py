@@ -8,7 +8,7 @@ from typing import Any, Generic, TextIO, TypeVar
 
 from tracelens.analysis.results import Missing, Stratum, Warning
 from tracelens.errors import InputError
-from tracelens.reporters import FORMATS
+from tracelens.reporters import BINARY_FORMATS, FORMATS
 from tracelens.reporters import format as fmt
 
 Result = TypeVar("Result")
@@ -86,6 +86,12 @@ class View(Generic[Result]):
                 from tracelens.reporters import terminal
 
                 terminal.sheet(self.sheet(result), out, width)
+            case "parquet":
+                from tracelens.reporters import parquet_
+
+                answer: Any = result
+                parquet_.check_output(out)
+                parquet_.write(parquet_.table(answer, self.document(result), self.sheet(result)), out)
             case _:
                 check(chosen)
 
@@ -96,8 +102,9 @@ def check(chosen: str) -> None:
     Raises:
         InputError: this version has no such format.
     """
-    if chosen not in FORMATS:
-        raise InputError(f"--format {chosen} is not in this version: use one of {', '.join(FORMATS)}")
+    known = (*FORMATS, *BINARY_FORMATS)
+    if chosen not in known:
+        raise InputError(f"--format {chosen} is not in this version: use one of {', '.join(known)}")
 
 
 def key_cells(stratum: Stratum, by: Sequence[str], *, total: bool) -> tuple[Cell, ...]:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracelens.errors import InputError
 from tracelens.resources import room
 
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
 _CHUNK = 10_000
+_BATCH = 122_880  # a row group of Parquet, as in the lake
+# Types of DuckDB that become other bytes or nothing at all in Arrow.
+_ODD = ("BIT", "UNION", "VARIANT", "TIME WITH TIME ZONE", "BIGNUM", "GEOMETRY")
 _VIEWS = "views"  # queries/views.sql makes the views and is no question
 
 
@@ -68,19 +77,70 @@ def ask(lake: Path, sql: str) -> tuple[list[str], Iterator[Sequence[Any]]]:
 
     con = connect(lake)
     try:
-        statements = con.extract_statements(sql)
-        if len(statements) != 1:
-            raise InputError(f"one statement is needed and {len(statements)} were given: write one SELECT")
-        kind = statements[0].type
-        # EXPLAIN is none: with ANALYZE it carries out what it explains, also a COPY into the lake.
-        if kind != duckdb.StatementType.SELECT:
-            raise InputError(f"query only reads: {kind.name} is not allowed; write a SELECT")
-        cursor = con.execute(statements[0])
+        cursor = con.execute(_statement(con, sql))
         names = [str(column[0]) for column in cursor.description or ()]
         first = cursor.fetchmany(_CHUNK)
     except duckdb.Error as error:
         raise _refused(error, con) from error
     return names, _rows(con, first)
+
+
+@contextmanager
+def read(lake: Path, sql: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+    """Run one reading statement on the lake; gives its Arrow schema and its batches, read as they are asked for.
+
+    Raises:
+        InputError: as `ask`; a column of a type that Arrow tells otherwise than SQL does.
+    """
+    import duckdb
+
+    from tracelens.lake.connection import connect
+
+    con = connect(lake)
+    try:
+        relation = con.sql(_statement(con, sql))
+        _check_types(relation)
+        reader = relation.to_arrow_reader(_BATCH)
+        yield reader.schema, _batches(reader)
+    except duckdb.Error as error:
+        raise _refused(error, con) from error
+    finally:
+        con.close()
+
+
+def _batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    while True:
+        try:
+            batch = reader.read_next_batch()
+        except StopIteration:
+            return
+        except (OSError, pa.ArrowException) as error:  # what Arrow makes of an error of DuckDB
+            raise InputError(f"SQL: {error}") from error
+        yield batch
+
+
+def _statement(con: duckdb.DuckDBPyConnection, sql: str) -> duckdb.Statement:
+    import duckdb
+
+    statements = con.extract_statements(sql)
+    if len(statements) != 1:
+        raise InputError(f"one statement is needed and {len(statements)} were given: write one SELECT")
+    kind = statements[0].type
+    # EXPLAIN is none: with ANALYZE it carries out what it explains, also a COPY into the lake.
+    if kind != duckdb.StatementType.SELECT:
+        raise InputError(f"query only reads: {kind.name} is not allowed; write a SELECT")
+    return statements[0]
+
+
+def _check_types(relation: duckdb.DuckDBPyRelation) -> None:
+    for name, kind in zip(relation.columns, map(str, relation.types), strict=True):
+        told = re.sub("'[^']*'|\"[^\"]*\"", "", kind)  # without the values of an ENUM and quoted names
+        odd = next((word for word in _ODD if re.search(rf"\b{word}\b", told)), None)
+        odd = "nested INTERVAL" if odd is None and "INTERVAL" in told and told != "INTERVAL" else odd
+        if odd is not None:
+            raise InputError(f"SQL: column {name} is a {odd}, which Parquet and Arrow do not have: cast it to VARCHAR")
 
 
 def _rows(con: Any, first: list[Any]) -> Iterator[Sequence[Any]]:

@@ -1,0 +1,176 @@
+"""The first screen: the verdict in a sentence, planned and observed, and what else must be known."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from tracelens.analysis.page import Page
+from tracelens.analysis.results import NOTHING
+from tracelens.reporters import answer
+from tracelens.reporters import format as fmt
+from tracelens.reporters.charts.strata import VERDICTS, Class
+from tracelens.reporters.html.markup import Markup, join, tag
+from tracelens.reporters.html.parts import term
+from tracelens.reporters.tables import RHO_SIGN, Figures, k_text, rho, verdict
+
+_WORDS = {
+    "pays": "Speculation pays",
+    "loses": "Speculation costs more than it gives",
+    "open": "Open whether speculation pays",
+}
+_CHIPS = 8
+
+
+def hero(page: Page, classes: list[Class]) -> Markup:
+    """The head of the page; one sentence where there is nothing to report."""
+    nothing = answer.nothing(page.report)
+    if nothing:
+        head, _, rest = nothing.partition(": ")
+        return tag("section", tag("h1", head), tag("p", f"{rest[:1].upper()}{rest[1:]}", class_="lead"), class_="hero",
+                   id="verdict")  # fmt: skip
+    figures, lead = page.report.total.figures, _lead(page)
+    return tag(
+        "section",
+        tag("p", _about(page), class_="eyebrow"),
+        tag("h1", headline(figures)),
+        *(tag("p", line, class_="lead") for line in lead[:1]),
+        _tiles(figures, classes[0]),
+        _strip(page, classes),
+        *(tag("p", line, class_="lead quiet") for line in lead[1:]),
+        class_="hero",
+        id="verdict",
+    )
+
+
+def headline(figures: Figures) -> str:
+    """The verdict with the speedup, planned beside observed."""
+    observed, planned = figures.get("speedup_observed"), figures.get("speedup_claimed")
+    found = verdict(figures)
+    if found not in _WORDS:
+        plan = f"; {fmt.times(planned)} was planned" if fmt.is_number(planned) else ""
+        return f"Whether speculation pays cannot be told from these records{plan}"
+    word = _WORDS[found]
+    if fmt.is_number(observed):
+        if not fmt.is_number(planned):
+            return f"{word}: {fmt.times(observed)} over plain decoding"
+        high = figures.get("speedup_observed_high")
+        less = ", but less than planned" if found == "pays" and fmt.is_number(high) and high < planned else ""
+        return f"{word}{less}: {fmt.times(observed)} observed, {fmt.times(planned)} planned"
+    least = "at least " if figures.get("relative_token_time_basis") == "lower_bound" else ""
+    return f"{word}: a token takes {least}{fmt.tokens(figures.get('relative_token_time'))} of plain decoding"
+
+
+def _lead(page: Page) -> list[str]:
+    """The answer first; what qualifies it after that."""
+    told = answer.answer(page.report)
+    if page.gap is None:
+        return told
+    first, dot, rest = page.gap.total.verdict.partition(". ")
+    figures = page.report.total.figures
+    # The gap's sentence says planned and observed; what remains is the baseline and acceptance.
+    basis = f"{answer.baselines(figures)}.{answer.control(figures)}"
+    lines = (f"{first[:1].upper()}{first[1:]}{dot.strip()}", " ".join(filter(None, [basis, *told[1:]])), rest)
+    return [line for line in lines if line]
+
+
+def _about(page: Page) -> str:
+    covered = page.covered
+    more = f" and {covered.runs - len(covered.run_names)} more" if covered.runs > len(covered.run_names) else ""
+    runs = f"{', '.join(fmt.label(name, 40) for name in covered.run_names)}{more}"
+    parts = [runs, *(fmt.label(e, 40) for e in covered.engines), *(fmt.label(m, 60) for m in covered.models)]
+    return " · ".join(filter(None, [*parts, _span(covered.first, covered.last)]))
+
+
+def _span(first: datetime | None, last: datetime | None) -> str:
+    if first is None or last is None:
+        return ""
+    end = f"{last:%H:%M}" if first.date() == last.date() else f"{last:%Y-%m-%d %H:%M}"
+    return f"{first:%Y-%m-%d %H:%M} to {end} UTC"
+
+
+def _tiles(figures: Figures, total: Class) -> Markup:
+    cost, kind = rho(figures)
+    draft = f"ρ{RHO_SIGN[kind]} {fmt.ratio(cost)}" if cost is not None else "ρ not measured"
+    alpha = f"K {k_text(figures)} · {draft}"
+    even = figures.get("break_even_alpha")
+    if fmt.is_number(even):
+        alpha += " · no α breaks even" if even > 1 else f" · breaks even at {even:.2f}"
+    near = figures.get("near_k_round_share")
+    least = "≥ " if total.basis == "lower_bound" else ""
+    by = ", by TPOT" if total.basis == "tpot" else ""
+    return tag(
+        "div",
+        _speedup(figures),
+        _tile("relative_token_time", "Relative token time", least + fmt.ratio(total.time),
+              fmt.interval(total.low, total.high, fmt.tokens), f"of plain decoding{by}; below 1.0 pays"),
+        _tile("draft_accept_ratio", "Acceptance α", fmt.ratio(figures.get("draft_accept_ratio")),
+              fmt.bounds(figures, "draft_accept_ratio", fmt.tokens), alpha),
+        _tile("tau_committed", "Tokens a round τ", fmt.tokens(figures.get("tau_committed")),
+              fmt.bounds(figures, "tau_committed", fmt.tokens),
+              f"{fmt.percent(near)} of rounds near-K" if fmt.is_number(near) else "the target's own token included"),
+        class_="tiles",
+    )  # fmt: skip
+
+
+def _tile(name: str, title: str, value: str, bounds: str, foot: object) -> Markup:
+    return tag(
+        "div",
+        tag("p", term(name, title), class_="tile-name"),
+        tag("p", tag("b", value), " ", tag("span", bounds, class_="bounds") if bounds else "", class_="tile-value"),
+        foot if isinstance(foot, Markup) else tag("p", foot, class_="tile-foot"),
+        class_="tile",
+    )
+
+
+def _speedup(figures: Figures) -> Markup:
+    planned, observed = figures.get("speedup_claimed"), figures.get("speedup_observed")
+    value, bounds = fmt.times(observed), fmt.bounds(figures, "speedup_observed", fmt.tokens)
+    if not (fmt.is_number(planned) and fmt.is_number(observed)):
+        foot = f"planned {fmt.times(planned)}" if fmt.is_number(planned) else "no plan given: --claim alpha=…,rho=…,k=…"
+        return _tile("speedup_observed", "Observed speedup", value, bounds, foot)
+    most = max(planned, observed)
+    bars = tag(
+        "div",
+        _bar("planned", planned, most, "plan"),
+        _bar("observed", observed, most, "seen"),
+        class_="bars",
+    )
+    return _tile("speedup_observed", "Observed speedup", value, bounds, bars)
+
+
+def _bar(name: str, value: float, most: float, style: str) -> Markup:
+    return tag(
+        "div",
+        tag("span", name, class_="bar-name"),
+        tag("span", tag("i", style=f"width:{100 * value / most:.1f}%", class_=style), class_="bar-line"),
+        tag("span", fmt.times(value), class_="bar-value"),
+    )
+
+
+def _strip(page: Page, classes: list[Class]) -> Markup:
+    told = [c for c in classes if c.time is not None and not c.is_total]
+    counts = [(word, sum(c.verdict == name for c in told)) for name, word in VERDICTS.items()]
+    summary = ", ".join(f"{n} {word}" for word, n in counts if n)
+    chips = [
+        tag("span", tag("b", fmt.shorten(c.label, 40)), f" {VERDICTS[c.verdict]} {fmt.tokens(c.time)}",
+            class_=f"chip {c.verdict}")
+        for c in told[:_CHIPS]
+    ]  # fmt: skip
+    more = [tag("a", f"{len(told) - _CHIPS} more classes", href="#classes")] if len(told) > _CHIPS else []
+    warned = sum(w.code != NOTHING for w in page.report.warnings)
+    missing = len(page.report.coverage)
+    notes = [
+        tag("a", f"{warned} warning{'' if warned == 1 else 's'}", href="#warnings", class_="alert" if warned else None)
+        if warned
+        else tag("span", "no warnings"),
+        tag("a", f"{missing} figure{'' if missing == 1 else 's'} not in these logs", href="#coverage")
+        if missing
+        else "",
+    ]
+    classes_line = tag("p", *join_space([*chips, *more]), class_="chips", title=summary) if len(told) > 1 else ""
+    return join((classes_line, tag("p", join(notes, " · "), class_="alerts")))
+
+
+def join_space(parts: list[Markup]) -> list[object]:
+    """Parts with a space between them, so that they wrap."""
+    return [piece for part in parts for piece in (part, " ")]
