@@ -16,7 +16,7 @@ from rich.cells import cell_len
 
 from tracelens.analysis.results import Report, Stratum, Warning
 from tracelens.errors import InputError
-from tracelens.reporters import FORMATS, reporter, rows
+from tracelens.reporters import FORMATS, check, reporter
 from tracelens.reporters import format as fmt
 from tracelens.reporters.csv_ import cell
 from tracelens.reporters.json_ import plain
@@ -196,8 +196,8 @@ def test_warnings_show_their_evidence() -> None:
 def test_formats_of_the_page_are_named(name: str) -> None:
     with pytest.raises(InputError, match="tracelens report"):
         reporter(name)
-    with pytest.raises(InputError, match="not in this version"):
-        rows.check(name)
+    with pytest.raises(InputError, match="of `tracelens report` alone"):
+        check(name)
 
 
 def test_plain_refuses_no_value() -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Key = tuple[Value, ...] | None
 Rows = Mapping[Key, list[dict[str, Any]]]
 
-_PRICES = (
+PRICES = (
     "create or replace view prices as select stratum, stratum is null as is_total, p.traffic, p.engine, p.model,"
     " p.batch_bucket, p.context_bucket, p.price, p.tpot, p.basis from kept_baseline, unnest(prices) as u(p)"
 )
@@ -91,7 +91,7 @@ def run_query(con: duckdb.DuckDBPyConnection, name: str) -> Rows:
 
 def _price(con: duckdb.DuckDBPyConnection) -> Rows:
     con.execute(f"create or replace table kept_baseline as {_text('baseline')}")
-    con.execute(_PRICES)
+    con.execute(PRICES)
     keep(con, "prices")
     return _by_stratum(con, "select * exclude (prices) from kept_baseline order by stratum is null, stratum")
 

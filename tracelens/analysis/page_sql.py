@@ -56,7 +56,7 @@ def statements(con: duckdb.DuckDBPyConnection) -> Statements:
     found = dict(con.execute("select view_name, sql from duckdb_views() where not internal").fetchall())
     views = [re.sub(r"^CREATE VIEW", "create or replace view", found[name]).rstrip("; \n") for name in _VIEWS]
     kept = ";\n".join([*_variables(con), *views])
-    prices = f"create or replace table kept_baseline as\n{text('baseline')};\n{answers._PRICES};\n"
+    prices = f"create or replace table kept_baseline as\n{text('baseline')};\n{answers.PRICES};\n"
     return Statements(f"{_HOW}{kept};\n", prices, {name: f"{text(name)};\n" for name in QUERIES})
 
 

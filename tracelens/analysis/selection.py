@@ -173,15 +173,11 @@ def _check_runs(con: duckdb.DuckDBPyConnection, runs: Sequence[str]) -> None:
 
 def _check_expression(con: duckdb.DuckDBPyConnection, where: str) -> None:
     """Refuse anything that parses as more than one expression, such as a closing bracket and a second query."""
-    # Between brackets of two kinds: what closes one and opens it again (`false) or (true`) does not fit the other.
-    statements: list[dict[str, Any]] = []
-    for opening, closing in ("[]", "()"):
-        row = con.execute("select json_serialize_sql($1)", [f"select {opening}\n{where}\n{closing}"]).fetchone()
-        answer: dict[str, Any] = json.loads(row[0]) if row else {"error": True}
-        if answer.get("error"):
-            reason = answer.get("error_message", "it cannot be parsed")
-            raise InputError(f"--where {where!r} is no SQL expression: {reason}")
-        statements = answer["statements"]
+    answer = _parsed(con, f"select (\n{where}\n)")
+    if answer.get("error"):
+        reason = answer.get("error_message", "it cannot be parsed")
+        raise InputError(f"--where {where!r} is no SQL expression: {reason}")
+    statements: list[dict[str, Any]] = answer["statements"]
     node = statements[0]["node"]
     plain = (
         len(statements) == 1
@@ -190,9 +186,17 @@ def _check_expression(con: duckdb.DuckDBPyConnection, where: str) -> None:
         and node["from_table"]["type"] == "EMPTY"
         and not node["modifiers"]
         and not any(node[part] for part in ("where_clause", "group_expressions", "having", "qualify", "sample"))
+        # What closes a bracket and opens it again (`false) or (true`) does not fit brackets of another kind.
+        and not _parsed(con, f"select [\n{where}\n]").get("error")
     )
     if not plain:
         raise InputError(f"--where {where!r} must be one SQL expression over the columns of facts")
+
+
+def _parsed(con: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any]:
+    row = con.execute("select json_serialize_sql($1)", [sql]).fetchone()
+    answer: dict[str, Any] = json.loads(row[0]) if row else {"error": True}
+    return answer
 
 
 def _define_selected(con: duckdb.DuckDBPyConnection, sql: str, where: str | None) -> None:

@@ -37,11 +37,11 @@ def compare(
     from tracelens.analysis.asked import word
     from tracelens.analysis.compare import compare as analyse
     from tracelens.analysis.session import Question
-    from tracelens.reporters import sheet
+    from tracelens.reporters import check
     from tracelens.reporters.compare import VIEW
 
     chosen = opt.chosen_format(fmt, as_json, output)
-    sheet.check(chosen)
+    check(chosen)
     result = analyse(
         lake,
         word(a),

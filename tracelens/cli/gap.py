@@ -25,11 +25,11 @@ def gap(
     Causes that the engine did not log are named and stay inside "the rest of the round".
     """
     from tracelens.analysis.gap import gap as analyse
-    from tracelens.reporters import sheet
+    from tracelens.reporters import check
     from tracelens.reporters.gap import VIEW
 
     chosen = opt.chosen_format(fmt, as_json, output)
-    sheet.check(chosen)
+    check(chosen)
     result = analyse(lake, opt.question(by, where, since, until, run, baseline, claim))
     with opened(output) as out:
         VIEW.render(result, chosen, out)

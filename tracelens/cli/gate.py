@@ -60,11 +60,11 @@ def gate(
     """
     from tracelens.analysis.gate import GateOptions
     from tracelens.analysis.gate import gate as analyse
-    from tracelens.reporters import json_, sheet
+    from tracelens.reporters import check, json_
     from tracelens.reporters.gate import VIEW
 
     chosen = opt.chosen_format(fmt, as_json, output)
-    sheet.check(chosen)
+    check(chosen)
     question = opt.question(by, where, since, until, run, baseline, None, near_k=near_k)
     if emit_policy is not None:
         _apart(emit_policy, output)

@@ -25,10 +25,10 @@ def query(
     The views are rounds, windows, requests, runs, rejects, sources (the tables, durations also in _ms),
     requests_joined and facts. DuckDB's SQL; one statement that only reads. JSON is an array of objects.
     """
-    from tracelens.reporters import rows
+    from tracelens.reporters import check, rows
 
     chosen = opt.chosen_format(fmt, as_json, output)
-    rows.check(chosen)
+    check(chosen)
     if what is not None and chosen == "parquet":
         from tracelens.reporters import parquet_
 

@@ -21,11 +21,11 @@ def schema(
 
     A column ending in _us has a twin ending in _ms in the view of the same name. NULL means not measured.
     """
-    from tracelens.reporters import json_, rows
+    from tracelens.reporters import check, json_, rows
     from tracelens.reporters import schema as shown
 
     chosen = opt.chosen_format(fmt, as_json, output)
-    rows.check(chosen)
+    check(chosen)
     shown.check(table)
     with opened(output) as out:
         if chosen == "json":

@@ -40,11 +40,11 @@ def sweep(
     from tracelens.analysis.claim import parse_claim
     from tracelens.analysis.session import Question
     from tracelens.analysis.sweep import sweep as analyse
-    from tracelens.reporters import sheet
+    from tracelens.reporters import check
     from tracelens.reporters.sweep import VIEW
 
     chosen = opt.chosen_format(fmt, as_json, output)
-    sheet.check(chosen)
+    check(chosen)
     result = analyse(
         lake,
         Question(

@@ -16,6 +16,19 @@ BINARY_FORMATS = ("parquet",)
 PAGE_FORMATS = ("html", "png", "svg")
 
 
+def check(chosen: str) -> None:
+    """Refuse a format that is no text and no Parquet before any work is done.
+
+    Raises:
+        InputError: it is of the report alone, or not known.
+    """
+    known = (*FORMATS, *BINARY_FORMATS)
+    if chosen in PAGE_FORMATS:
+        raise InputError(f"--format {chosen} is of `tracelens report` alone; here use one of {', '.join(known)}")
+    if chosen not in known:
+        raise InputError(f"--format {chosen} is not known: use one of {', '.join(known)}")
+
+
 def reporter(fmt: str) -> Reporter:
     """The reporter of a format; its module is loaded only now.
 

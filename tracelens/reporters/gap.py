@@ -77,7 +77,7 @@ def _overview(result: GapResult, rows: Sequence[GapStratum]) -> Grid:
                 Cell(least + fmt.times(stratum.speedup_observed), bounds),
                 *([Cell(fmt.percent(stratum.figures.get("control_spread")))] if noisy else []),
                 Cell(
-                    f"{_SHORT.get(largest.name) or cause(largest.name)} {_signed(largest.points)}"
+                    f"{_SHORT.get(largest.name) or cause(largest.name)} {signed(largest.points)}"
                     if largest and (largest.points or 0.0) < 0
                     else fmt.DASH
                 ),
@@ -90,14 +90,14 @@ def _overview(result: GapResult, rows: Sequence[GapStratum]) -> Grid:
 
 def waterfall(stratum: GapStratum, claim: Mapping[str, Any], *, last: bool) -> Grid:
     """Planned, every cause that moved the speedup, observed; `last` adds the conventions."""
-    moving = [t for t in stratum.terms if abs(t.factor - 1.0) >= _LEAST]
+    moving = [t for t in stratum.terms if abs(t.factor - 1.0) >= LEAST_MOVED]
     scale = max((abs(t.points) for t in moving if t.points is not None), default=0.0)
     rows = [
         _whole("planned", stratum.speedup_claimed, stratum.token_claimed_ms),
         *(_row(term, scale, claim) for term in moving),
     ]
     if stratum.baseline.measured:
-        ms = _signed(stratum.baseline.ms_per_token)
+        ms = signed(stratum.baseline.ms_per_token)
         steps = f"plain step {fmt.number_ms(claim.get('baseline_ms'))} → {fmt.number_ms(stratum.baseline_ms)} ms"
         rows.append((Cell(steps), Cell(""), Cell(""), Cell(ms), Cell("")))
     rows.append(_whole("observed", stratum.speedup_observed, stratum.token_ms))
@@ -116,7 +116,7 @@ def waterfall(stratum: GapStratum, claim: Mapping[str, Any], *, last: bool) -> G
     )
 
 
-_LEAST = 2e-3  # of a factor: smaller causes are listed below the table, so that what moved stands out
+LEAST_MOVED = 2e-3  # of a factor: smaller causes are listed below the table, so that what moved stands out
 
 
 def _whole(name: str, speedup: float | None, token_ms: float | None) -> tuple[Cell, ...]:
@@ -129,24 +129,26 @@ def _row(term: GapTerm, scale: float, claim: Mapping[str, Any]) -> tuple[Cell, .
     style = ("red" if (term.points or 0) < 0 else "green") if certain and abs(term.points or 0) >= 0.005 else ""
     bar = "█" * round(_BAR * abs(term.points or 0) / scale) if scale > 0 else ""
     return (
-        Cell(f"{cause(term.name)}{_moved(term, claim)}{'' if term.measured else ' *'}"),
+        Cell(f"{cause(term.name)}{moved(term, claim)}{'' if term.measured else ' *'}"),
         Cell(fmt.ratio(term.factor)),
-        Cell(_signed(term.points), spread, style),
-        Cell(_signed(term.ms_per_token)),
+        Cell(signed(term.points), spread, style),
+        Cell(signed(term.ms_per_token)),
         Cell(bar, style=style),
     )
 
 
-def _moved(term: GapTerm, claim: Mapping[str, Any]) -> str:
+def moved(term: GapTerm, claim: Mapping[str, Any]) -> str:
+    """What a cause moved, from planned to observed, with its sign; empty where that is no one number."""
     sign = _SIGNS.get(term.name)
     if sign is None or term.planned is None or term.observed is None:
         return ""
     sign = "p" if term.name == "alpha_shift" and claim.get("form") == "iid" else sign
-    moved = f"{term.planned:.2f} → {term.observed:.2f}"
-    return f" {sign} {moved}" if sign else f", {moved}"
+    numbers = f"{term.planned:.2f} → {term.observed:.2f}"
+    return f" {sign} {numbers}" if sign else f", {numbers}"
 
 
-def _signed(value: float | None) -> str:
+def signed(value: float | None) -> str:
+    """A number with its sign; 0.00 without one."""
     if not fmt.is_number(value):
         return fmt.DASH
     return f"{value:+.2f}" if abs(value) >= 0.005 else "0.00"

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TextIO
 
-from tracelens.errors import InputError
-from tracelens.reporters import BINARY_FORMATS, FORMATS
 from tracelens.reporters import format as fmt
 from tracelens.reporters.json_ import plain
 
@@ -29,17 +27,6 @@ def unique(names: Sequence[str]) -> list[str]:
         seen.add(candidate)
         told.append(candidate)
     return told
-
-
-def check(chosen: str) -> None:
-    """Refuse a format that rows cannot be written in.
-
-    Raises:
-        InputError: this version has no such format.
-    """
-    known = (*FORMATS, *BINARY_FORMATS)
-    if chosen not in known:
-        raise InputError(f"--format {chosen} is not in this version: use one of {', '.join(known)}")
 
 
 def render(names: Sequence[str], rows: Rows, chosen: str, out: TextIO) -> None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TextIO, TypeVar
 
 from tracelens.analysis.results import Missing, Stratum, Warning
-from tracelens.errors import InputError
-from tracelens.reporters import BINARY_FORMATS, FORMATS
+from tracelens.reporters import check
 from tracelens.reporters import format as fmt
 
 Result = TypeVar("Result")
@@ -94,17 +93,6 @@ class View(Generic[Result]):
                 parquet_.write(parquet_.table(answer, self.document(result), self.sheet(result)), out)
             case _:
                 check(chosen)
-
-
-def check(chosen: str) -> None:
-    """Refuse a format before any work is done.
-
-    Raises:
-        InputError: this version has no such format.
-    """
-    known = (*FORMATS, *BINARY_FORMATS)
-    if chosen not in known:
-        raise InputError(f"--format {chosen} is not in this version: use one of {', '.join(known)}")
 
 
 def key_cells(stratum: Stratum, by: Sequence[str], *, total: bool) -> tuple[Cell, ...]:

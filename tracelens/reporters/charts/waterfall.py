@@ -21,7 +21,7 @@ from tracelens.reporters.charts.drawn import (
     labels,
     layered,
 )
-from tracelens.reporters.gap import _LEAST, _moved, _signed
+from tracelens.reporters.gap import LEAST_MOVED, moved, signed
 
 _STYLES = {"total": "ink", "loss": "accent", "gain": "soft"}
 _OPEN = ("* holds causes that nobody logged apart: the numbers name them.",)
@@ -112,8 +112,8 @@ def _rows(stratum: GapStratum, result: GapResult) -> list[Row]:
         most = max(at, at + points, *(v for v in (low, high) if v is not None))
         rows.append({
             "label": _label(term, result), "name": cause(term.name), "kind": "loss" if points < 0 else "gain",
-            "start": at, "end": at + points, "low": low, "high": high, "at": most, "text": _signed(term.points),
-            "factor": fmt.ratio(term.factor), "ms": _signed(term.ms_per_token),
+            "start": at, "end": at + points, "low": low, "high": high, "at": most, "text": signed(term.points),
+            "factor": fmt.ratio(term.factor), "ms": signed(term.ms_per_token),
         })  # fmt: skip
         at += points
     low, high = stratum.speedup_observed_low, stratum.speedup_observed_high
@@ -129,7 +129,7 @@ def _whole(name: str, speedup: float, low: float | None, high: float | None) -> 
 
 
 def _moving(stratum: GapStratum) -> list[GapTerm]:
-    return [t for t in stratum.terms if abs(t.factor - 1.0) >= _LEAST]
+    return [t for t in stratum.terms if abs(t.factor - 1.0) >= LEAST_MOVED]
 
 
 def _any_open(drawn: Sequence[tuple[str, GapStratum]]) -> bool:
@@ -138,8 +138,8 @@ def _any_open(drawn: Sequence[tuple[str, GapStratum]]) -> bool:
 
 def _label(term: GapTerm, result: GapResult) -> str:
     name = _SHORT.get(term.name) or cause(term.name)
-    moved = _moved(term, result.claim).strip()
-    return f"{name}{'' if term.measured else ' *'}{chr(10) + moved if moved else ''}"
+    told = moved(term, result.claim).strip(" ,")
+    return f"{name}{'' if term.measured else ' *'}{chr(10) + told if told else ''}"
 
 
 def _numbers(named: list[tuple[str, GapStratum]], result: GapResult) -> Numbers:
@@ -153,8 +153,8 @@ def _numbers(named: list[tuple[str, GapStratum]], result: GapResult) -> Numbers:
         rows.append((name, "planned", "", "", fmt.times(s.speedup_claimed), "", fmt.number_ms(s.token_claimed_ms), ""))
         rows += [
             (
-                name, cause(t.name), _moved(t, result.claim).strip(), fmt.ratio(t.factor), _signed(t.points),
-                fmt.interval(t.points_low, t.points_high, _signed), _signed(t.ms_per_token),
+                name, cause(t.name), moved(t, result.claim).strip(" ,"), fmt.ratio(t.factor), signed(t.points),
+                fmt.interval(t.points_low, t.points_high, signed), signed(t.ms_per_token),
                 "yes" if t.measured else f"no: holds {', '.join(map(cause, t.includes)) or 'what is left'}",
             )
             for t in s.terms
