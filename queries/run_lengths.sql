@@ -1,7 +1,8 @@
 -- Question: how long are the runs of accepted drafts, from which any other draft length can be replayed?
--- Inputs: view strata. Variables: replay_seed (default 7), replay_rounds (rounds that make a trace long enough, 200).
+-- Inputs: view strata. Variables: replay_seed (default 7), replay_rounds (rounds that make a trace long enough, 20).
 -- Output, one row a stratum (all: stratum IS NULL) and bucket of independent units:
---   trace_k          K of the runs that were taken: the longest with enough rounds, else that with most
+--   trace_k          K of the runs that were taken: the longest with enough rounds of more than one request in effect,
+--                    else the longest of more than one, else the longest
 --   bucket           hash of (run, request) modulo 4096
 --   ended_by_zero    {length: runs} of ones that a rejection ended
 --   open             {length: runs} that the request's end or a plain round ended; length 0 holds no draft
@@ -19,7 +20,7 @@
 -- rounds (replay_domain.sql tells how many were left out).
 with setting as (
   select coalesce(getvariable('replay_seed')::bigint, 7) as seed,
-         coalesce(getvariable('replay_rounds')::bigint, 200) as enough
+         coalesce(getvariable('replay_rounds')::bigint, 20) as enough
 ), parallel as (
   select distinct run_id from runs where config['parallel_drafting'] = 'true'
 ), chains as materialized (
@@ -32,20 +33,27 @@ with setting as (
         and num_draft_nodes is null and run_id not in (from parallel)
         and not coalesce(regexp_matches(lower(method), 'ngram|suffix|lookup|medusa|hydra|tree|dflash|parallel'), false)
 ), lengths as (
-  select run_id, max(drafted) as longest from chains group by run_id
+  -- The K of a run that does not tell it: its longest draft but for a few odd ones.
+  select run_id, coalesce(quantile_disc(drafted, 0.98) filter (drafted > 0), 0) as longest from chains group by run_id
 ), scoped as not materialized (
   select c.* exclude (told_k), coalesce(told_k, longest) as k from chains c join lengths using (run_id)
   union all by name
   select c.* exclude (told_k, scope, stratum), coalesce(told_k, longest) as k, 0::ubigint as scope
   from chains c join lengths using (run_id)
-), candidates as (
-  select scope, any_value(stratum) as stratum, k, count(*) filter (drafted > 0) as rounds
+), by_request as (
+  select scope, any_value(stratum) as stratum, k, request, count(*) as rounds
   from scoped
+  where drafted > 0
+  group by scope, k, request
+), candidates as (
+  -- One long request is one lucky or unlucky request, however many rounds it has.
+  select scope, any_value(stratum) as stratum, k, sum(rounds) as rounds,
+         sum(rounds) ** 2 / sum(rounds * rounds) >= 1.5 as several
+  from by_request
   group by scope, k
-  having rounds > 0
 ), traces as materialized (
   select scope, any_value(stratum) as stratum,
-         max_by(k, [(rounds >= enough)::bigint, case when rounds >= enough then k else rounds end]) as k
+         max_by(k, [several::bigint, (rounds >= enough)::bigint, k]) as k
   from candidates, setting
   group by scope
 ), traced as materialized (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -66,10 +66,8 @@ def of(stratum: SweepStratum, k: int, source: str) -> SweepEntry:
     return next(e for e in stratum.entries if (e.k, e.source) == (k, source))
 
 
-def ask(tmp_path: Path, rounds: Rows, runs: Sequence[Mapping[str, Any]], *, ks: Sequence[int] = (1, 2, 3, 5, 7),
-        question: Question | None = None, **tables: Any) -> SweepResult:  # fmt: skip
-    lake = write_lake(tmp_path / "lake", rounds=rounds, runs=runs, **tables)
-    result = sweep(lake, question or Question(baseline=PLAIN / 1000), ks)
+def ask(lake: Path, question: Question, ks: Sequence[int] = (1, 2, 3, 5, 7)) -> SweepResult:
+    result = sweep(lake, question, ks)
     sound(result)
     return result
 
@@ -82,11 +80,16 @@ def sound(result: SweepResult) -> None:
             assert all(math.isfinite(v) for v in values if isinstance(v, float)), entry
             for name in ("tau_verified", "relative_token_time"):
                 low, value, high = (getattr(entry, f"{name}{end}") for end in ("_low", "", "_high"))
+                assert (low is None) == (high is None), entry
                 assert low is None or low - 1e-9 <= value <= high + 1e-9, entry
+            for value in (entry.tau_verified_low, entry.tau_verified_high):
+                assert value is None or 1.0 <= value <= 1.0 + entry.k, entry
         if stratum.best_k_low is not None:
             assert stratum.best_k is not None
             assert stratum.best_k_high is not None
             assert stratum.best_k_low <= stratum.best_k_high
+            assert {stratum.best_k_low, stratum.best_k, stratum.best_k_high} <= {0, *stratum.compared}
+            assert all(e.relative_token_time_low is not None for e in stratum.compared.values())
         assert (stratum.best_k is None) == (stratum.why is not None)
     for chosen in ("table", "markdown", "csv", "json"):
         out = StringIO()
@@ -96,34 +99,105 @@ def sound(result: SweepResult) -> None:
             json.loads(out.getvalue(), parse_constant=pytest.fail)
 
 
+BASELINE = Question(baseline=PLAIN / 1000)
+#: What lies outside the replay: columns of the rounds, of the run, and a word of the reason.
+OUTSIDE: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "lookup": ({}, {"method": "ngram"}, "ngram"),
+    "heads": ({}, {"method": "medusa"}, "proposes all at once"),
+    "tree": ({"num_draft_nodes": 16}, {}, "trees"),
+    "sampled": ({"weight": 3.0}, {}, "sampled"),
+    "nameless": ({"request_id": None}, {}, "no request id"),
+}
+
+
+def shortened(k: int, tokens: np.ndarray, every: int) -> Rows:
+    """One draft in `every` is cut short."""
+    rounds = speculate("x", k, tokens)
+    for row in rounds[::every]:
+        if row["drafted"]:
+            row["drafted"] = max(1, min(row["drafted"], row["accepted"]))
+            row["accepted"] = min(row["accepted"], row["drafted"])
+            row["emitted"] = row["accepted"] + 1
+    return rounds
+
+
+def bent(k: int, tokens: np.ndarray) -> Rows:
+    """A round of K = 3 takes 20 ms more than the line through the other K."""
+    rounds = speculate("x", k, tokens)
+    for row in rounds:
+        for name in ("target_us", "step_us"):
+            row[name] += 20_000 * (k == 3)
+    return rounds
+
+
+def in_parts(k: int, tokens: np.ndarray) -> Rows:
+    """No whole step is timed; sampling takes 3 ms and rollback 1 ms."""
+    return speculate("x", k, tokens, step_us=None, sample_us=3000, rollback_us=1000)
+
+
+def classes() -> dict[str, dict[int, Rows]]:
+    """Classes of traffic that are each odd in their own way: rounds by class and K."""
+    even = np.random.default_rng(5).random((20, 101)) < 0.8
+    found = {
+        "chat": {k: speculate("x", k, markov(1)) for k in (7, 2)},
+        "law": {7: speculate("x", 7, markov(2, 60, 150))},
+        "poem": {5: speculate("x", 5, np.random.default_rng(4).random((30, 60)) < 0.05)},
+        "code": {3: speculate("x", 3, np.random.default_rng(6).random((3, 150)) < 0.97)},
+        "bent": {k: bent(k, markov(13, 15)) for k in (1, 3, 5)},
+        "thirty": {7: speculate("x", 7, markov(14, 3, 35)), 2: speculate("x", 2, markov(15, 20, 60))},
+        "ten": {7: speculate("x", 7, markov(16, 1, 30)), 2: speculate("x", 2, markov(15, 20, 60))},
+        "one_length": {5: [r for r in speculate("x", 5, even) if r["drafted"] == 5]},
+        "plain": {5: speculate("x", 5, markov(10, 5)[:, :1])},
+        "single": {5: speculate("x", 5, markov(11, 1))},
+        "confident": {5: shortened(5, markov(9, 20), 3)},
+        "cut": {5: shortened(5, markov(19, 2, 40), 6)},
+        "lucky": {3: speculate("x", 3, markov(17, 20)), 7: speculate("x", 7, np.ones((1, 200), dtype=bool))},
+        "parts": {k: in_parts(k, markov(18, 20)) for k in (5, 2)},
+    }
+    return found | {name: {5: speculate("x", 5, markov(8, 20), **OUTSIDE[name][0])} for name in OUTSIDE}
+
+
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> SweepResult:
-    """The same Markov text with K = 7 and 2, timed."""
-    text = markov(1)
-    rounds = speculate("k7", 7, text) + speculate("k2", 2, text)
-    return ask(tmp_path_factory.mktemp("swept"), rounds, [run_of("k7", 7), run_of("k2", 2)], ks=(1, 3, 9))
+def traffic(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rounds: Rows = []
+    runs = [run_of("windows", 3)]
+    for name, by_k in classes().items():
+        for k, written in by_k.items():
+            runs.append(run_of(f"{name}-k{k}", k, **(OUTSIDE[name][1] if name in OUTSIDE else {})))
+            rounds += [row | {"run_id": f"{name}-k{k}", "task_type": name} for row in written]
+    window = {"run_id": "windows", "ts_end": DAY, "task_type": "windows", "rounds": 100, "drafted": 300,
+              "accepted": 150, "accepted_per_pos": [80, 50, 20], "num_speculative_tokens": 3}  # fmt: skip
+    windows = [window | {"source_line": i} for i in range(5)]
+    return write_lake(tmp_path_factory.mktemp("traffic"), rounds=rounds, runs=runs, windows=windows)
 
 
-def test_both_side_by_side(swept: SweepResult) -> None:
+@pytest.fixture(scope="module")
+def swept(traffic: Path) -> dict[str, SweepStratum]:
+    """One sweep over all classes, by name."""
+    result = ask(traffic, BASELINE, (1, 2, 3, 5, 9))
+    return {str(s.key["task_type"]): s for s in result.strata}
+
+
+def test_both_side_by_side(swept: dict[str, SweepStratum]) -> None:
     """The replay of K = 2 meets the run over the same text; the geometric law does not."""
-    assert [(e.k, e.source) for e in swept.total.entries] == [
-        (1, "replayed"), (2, "observed"), (2, "replayed"), (3, "replayed"), (7, "observed"), (7, "replayed"),
-        (9, "replayed"),
+    chat = swept["chat"]
+    assert [(e.k, e.source) for e in chat.entries] == [
+        (1, "replayed"), (2, "observed"), (2, "replayed"), (3, "replayed"), (5, "replayed"), (7, "observed"),
+        (7, "replayed"), (9, "replayed"),
     ]  # fmt: skip
-    ran, told = of(swept.total, 2, "observed"), of(swept.total, 2, "replayed")
+    ran, told = of(chat, 2, "observed"), of(chat, 2, "replayed")
     assert told.replay_error == pytest.approx((told.tau_verified or 0) / (ran.tau_verified or 1) - 1)
     assert abs(told.replay_error or 1) < 0.03
     assert told.tau_committed == pytest.approx(ran.tau_committed, rel=0.03)
     assert told.relative_token_time == pytest.approx(ran.relative_token_time, rel=0.03)
-    assert of(swept.total, 7, "replayed").tau_verified == pytest.approx(of(swept.total, 7, "observed").tau_verified)
-    one = swept.strata[0]
-    assert [e.tau_verified for e in one.entries] == pytest.approx([e.tau_verified for e in swept.total.entries])
+    assert of(chat, 7, "replayed").tau_verified == pytest.approx(of(chat, 7, "observed").tau_verified)
+    assert (chat.trace_k, chat.why) == (7, None)
 
 
-def test_what_a_round_takes(swept: SweepResult) -> None:
+def test_what_a_round_takes(swept: dict[str, SweepStratum]) -> None:
     """The planted line is found, also for lengths that never ran."""
     for k in (1, 3, 9):
-        entry = of(swept.total, k, "replayed")
+        entry = of(swept["chat"], k, "replayed")
         assert entry.cost_basis == "fitted"
         assert entry.draft_ms == pytest.approx((DRAFT[0] + DRAFT[1] * k) / 1000, rel=1e-6)
         assert entry.target_ms == pytest.approx((VERIFY[0] + VERIFY[1] * k) / 1000, rel=1e-6)
@@ -131,25 +205,76 @@ def test_what_a_round_takes(swept: SweepResult) -> None:
         expected = (entry.round_ms or 0) / (entry.tau_committed or 1) / (PLAIN / 1000)
         assert entry.relative_token_time == pytest.approx(expected)
         assert entry.extrapolated == (k > 7)
-    assert swept.total.baseline_basis == "value"
+    assert swept["chat"].baseline_basis == "value"
 
 
-def test_the_best_is_the_least(swept: SweepResult) -> None:
-    total = swept.total
-    times = {0: 1.0}
-    for e in total.entries:
-        times.setdefault(e.k, e.relative_token_time or 9.0)
-    assert total.best_k == min(times, key=lambda k: times[k])
-    assert total.best_relative_token_time == times[total.best_k]
-    assert total.best_k_low is not None
-    assert total.best_k_high is not None
-    assert total.best_k_low <= total.best_k <= total.best_k_high
-    assert (total.trace_k, total.why) == (7, None)
+def test_a_line_that_misses_is_told(swept: dict[str, SweepStratum]) -> None:
+    """`time_error` is that of the whole round; where a K lies off the line it is said, else not."""
+    for name, k in (("chat", 2), ("chat", 7), ("bent", 1), ("bent", 3)):
+        told, ran = of(swept[name], k, "replayed"), of(swept[name], k, "observed")
+        assert told.time_error == pytest.approx((told.round_ms or 0) / (ran.round_ms or 1) - 1)
+    assert abs(of(swept["chat"], 2, "replayed").time_error or 1) < 0.03
+    assert (of(swept["bent"], 3, "replayed").time_error or 0) < -0.1
+    assert of(swept["chat"], 1, "replayed").time_error is None
+    missed = {name for name, s in swept.items() if any("off what ran at K" in note for note in s.notes)}
+    assert "bent" in missed
+    assert "chat" not in missed
 
 
-def test_the_geometric_law_fails_where_replay_does_not(tmp_path: Path) -> None:
+def test_the_best_is_the_least(swept: dict[str, SweepStratum]) -> None:
+    """Of what ran, then of what is replayed, for every class."""
+    for name, stratum in swept.items():
+        times = {0: 1.0}
+        for e in stratum.entries:
+            known = e.source != "observed" or e.relative_token_time_low is not None
+            if e.relative_token_time is not None and not e.extrapolated and known:
+                times.setdefault(e.k, e.relative_token_time)
+        if len(times) == 1:
+            assert stratum.best_k is None, name
+            continue
+        assert stratum.best_k == min(times, key=lambda k: times[k]), name
+        assert stratum.best_relative_token_time == times[stratum.best_k]
+    chat = swept["chat"]
+    assert chat.best_k_low is not None
+    assert chat.best_k_high is not None
+    assert chat.best_k_low <= (chat.best_k or 0) <= chat.best_k_high
+    assert (swept["poem"].best_k_low, swept["poem"].best_k, swept["poem"].best_k_high) == (0, 0, 0)
+
+
+def test_an_extrapolated_k_is_never_best(swept: dict[str, SweepStratum]) -> None:
+    """The longer the better, but beyond K = 3 nobody saw a draft: a run is asked for."""
+    code = swept["code"]
+    assert [e.extrapolated for e in code.entries if e.source == "replayed"] == [False, False, False, True, True]
+    longer = of(code, 9, "replayed").relative_token_time
+    assert longer is not None
+    assert longer < (code.best_relative_token_time or 0)
+    assert (code.best_k, code.best_k_high) == (3, 3)
+    assert any("a run with K 9 would tell" in note for note in code.notes)
+    assert not any("would tell" in note and "longer draft" in note for note in swept["chat"].notes)
+
+
+def test_the_trace_is_the_longest_with_20_rounds(swept: dict[str, SweepStratum]) -> None:
+    thirty, ten = swept["thirty"], swept["ten"]
+    assert thirty.trace_k == 7
+    assert 20 <= (thirty.trace_rounds or 0) < 50
+    assert thirty.trace_note == f"replayed from {thirty.trace_rounds} rounds of 3 requests at K 7: " + (
+        "a short trace, see the intervals"
+    )
+    assert ten.trace_k == 2
+    assert len([r for r in classes()["ten"][7] if r["drafted"]]) < 20
+    assert of(ten, 7, "observed").rounds
+    assert "short" not in (swept["chat"].trace_note or "short")
+
+
+def test_no_interval_goes_beyond_what_can_be(swept: dict[str, SweepStratum]) -> None:
+    """Three requests that nearly always accept: the interval ends at 1 + K. `sound` holds all others to that, too."""
+    entry = of(swept["code"], 3, "observed")
+    assert entry.tau_verified_high == 4.0
+    assert (entry.tau_verified or 9) < 4.0
+
+
+def test_the_geometric_law_fails_where_replay_does_not(swept: dict[str, SweepStratum]) -> None:
     text = markov(2, 60, 150)
-    result = ask(tmp_path, speculate("k7", 7, text), [run_of("k7", 7)], ks=(1, 2, 3))
     rejected = [r["accepted"] < r["drafted"] for r in speculate("k7", 7, text)]
     accepted = sum(r["accepted"] for r in speculate("k7", 7, text))
     prob = TokenAcceptProb(accepted / (accepted + sum(rejected)))
@@ -157,47 +282,200 @@ def test_the_geometric_law_fails_where_replay_does_not(tmp_path: Path) -> None:
     for k in (1, 2, 3):
         rounds = [r for r in speculate("x", k, text) if r["drafted"]]
         truth = 1 + sum(r["accepted"] for r in rounds) / len(rounds)
-        assert of(result.total, k, "replayed").tau_verified == pytest.approx(truth, rel=0.03)
+        assert of(swept["law"], k, "replayed").tau_verified == pytest.approx(truth, rel=0.03)
         off.append(abs(float(expected_tokens(prob, k)) / truth - 1))
     assert max(off) > 0.03
 
 
-def test_reproducible_and_many_strata(tmp_path: Path) -> None:
-    """The same answer twice; a class that does not draft well is best off."""
-    text, poor = markov(3, 30), np.random.default_rng(4).random((30, 60)) < 0.05
-    rounds = speculate("k5", 5, text) + speculate("k5", 5, poor, task_type="poem")
-    for n, row in enumerate(rounds):
-        row["request_id"] = f"{row['task_type']}-{row['request_id']}"
-        row["source_line"] = n
-    first = ask(tmp_path, rounds, [run_of("k5", 5)])
-    assert {s.key["task_type"]: s.best_k == 0 for s in first.strata} == {"chat": False, "poem": True}
-    assert (first.strata[1].best_k_low, first.strata[1].best_k_high) == (0, 0)
-    assert sweep(tmp_path / "lake", Question(baseline=PLAIN / 1000)) == first
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_outside_the_domain(swept: dict[str, SweepStratum], name: str) -> None:
+    """Said in words; the geometric law takes the place of the replay, and what ran stays as it ran."""
+    stratum = swept[name]
+    assert [(e.k, e.source) for e in stratum.entries] == [
+        *((k, "geometric") for k in (1, 2, 3)), (5, "observed"), (9, "geometric")
+    ]  # fmt: skip
+    assert any(OUTSIDE[name][2] in note for note in stratum.notes), stratum.notes
+    rounds = [r for r in speculate("x", 5, markov(8, 20)) if r["drafted"]]
+    accepted, rejected = sum(r["accepted"] for r in rounds), sum(r["accepted"] < r["drafted"] for r in rounds)
+    prob = TokenAcceptProb(accepted / (accepted + rejected))
+    assert of(stratum, 2, "geometric").tau_verified == pytest.approx(float(expected_tokens(prob, 2)))
+    assert [e.extrapolated for e in stratum.entries] == [False, False, False, False, True]
+    assert (stratum.trace_k, stratum.trace_note) == (None, None)
 
 
-def test_no_times(tmp_path: Path) -> None:
+def test_lengths_that_follow_confidence(swept: dict[str, SweepStratum]) -> None:
+    """Many cut drafts stand against a replay, a few in a short trace do not."""
+    assert of(swept["confident"], 2, "geometric")
+    assert any("draft lengths change inside requests" in note for note in swept["confident"].notes)
+    rounds = [r for r in classes()["cut"][5] if r["drafted"]]
+    assert sum(r["drafted"] < 5 for r in rounds) > 0.1 * len(rounds)
+    assert of(swept["cut"], 2, "replayed")
+
+
+def test_histograms_alone(swept: dict[str, SweepStratum]) -> None:
+    windows = swept["windows"]
+    assert [(e.k, e.source) for e in windows.entries] == [
+        (1, "geometric"), (2, "geometric"), (3, "observed"), (5, "geometric"), (9, "geometric")
+    ]  # fmt: skip
+    assert any("histograms" in note for note in windows.notes)
+    assert windows.best_k is None
+
+
+def test_no_drafts(swept: dict[str, SweepStratum]) -> None:
+    """d = 0 only: no K ran and none can be replayed."""
+    assert swept["plain"].entries == ()
+    assert "no round drafted" in (swept["plain"].why or "")
+
+
+def test_one_request(swept: dict[str, SweepStratum]) -> None:
+    """One request tells of no spread: figures without intervals, and it is said why."""
+    single = swept["single"]
+    assert single.best_k is not None
+    assert (single.best_k_low, single.best_k_high) == (None, None)
+    assert all(e.tau_verified_low is None for e in single.entries if e.source == "replayed")
+    assert any("the best K has no interval" in note for note in single.notes)
+    assert "of 1 request at K 5" in (single.trace_note or "")
+    # In `ten` it is one K of several: the others still have an interval.
+    assert swept["ten"].best_k_low is not None
+    assert 7 not in swept["ten"].compared
+    assert any("K 7 as run has no interval" in note and "not compared" in note for note in swept["ten"].notes)
+
+
+def test_one_lucky_request_does_not_win(swept: dict[str, SweepStratum]) -> None:
+    """All drafts of one long request were accepted: neither what ran nor its replay is best, and it is said."""
+    lucky = swept["lucky"]
+    ran = of(lucky, 7, "observed").relative_token_time
+    assert ran is not None
+    assert ran < (lucky.best_relative_token_time or 0)
+    assert lucky.best_k in (1, 2, 3)
+    assert (lucky.trace_k, lucky.best_k_low is not None) == (3, True)
+    assert 7 not in lucky.compared
+    assert any("K 7 as run has no interval" in note for note in lucky.notes)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_one_odd_draft_changes_nothing(tmp_path: Path, told: bool) -> None:
+    """One draft of 60,000 tokens: no such K is replayed, and times of the others stay on their line."""
+    rounds = [r for k in (5, 2) for r in speculate(f"k{k}", k, markov(6, 20, 60))]
+    odd = rounds[0] | {"request_id": "odd", "drafted": 60_000, "accepted": 2, "emitted": 3}
+    rounds = [r | {"num_speculative_tokens": r["num_speculative_tokens"] if told else None} for r in [*rounds, odd]]
+    runs = [run_of(f"k{k}", k, **({} if told else {"num_speculative_tokens": None})) for k in (5, 2)]
+    total = ask(write_lake(tmp_path / "lake", rounds=rounds, runs=runs), replace(BASELINE, by=())).total
+    assert total.trace_k == 5
+    assert total.best_k in (1, 2, 3, 5)
+    assert of(total, 7, "replayed").extrapolated
+    for k in (1, 3):
+        assert of(total, k, "replayed").draft_ms == pytest.approx((DRAFT[0] + DRAFT[1] * k) / 1000, rel=1e-6)
+
+
+def test_a_lower_bound_holds_the_same_parts(swept: dict[str, SweepStratum]) -> None:
+    """What ran and what is replayed both count logged sampling and rollback, constant over K (MODEL.md 4)."""
+    parts = swept["parts"]
+    told, ran = of(parts, 5, "replayed"), of(parts, 5, "observed")
+    assert told.relative_token_time == pytest.approx(ran.relative_token_time, rel=0.01)
+    assert told.round_ms == pytest.approx(ran.round_ms, rel=0.01)
+    assert all(e.rest_ms == pytest.approx(4.0) for e in parts.entries)
+    assert {e.relative_token_time_basis for e in parts.entries} == {"lower_bound"}
+    one = of(parts, 1, "replayed")
+    assert one.round_ms == pytest.approx((DRAFT[0] + DRAFT[1] + VERIFY[0] + VERIFY[1]) / 1000 + 4.0, rel=0.01)
+    assert parts.best_k_low is not None
+    assert any("draft, verify, sampling, rollback alone, a lower bound" in note for note in parts.notes)
+
+
+def test_one_length_timed_is_proportional(swept: dict[str, SweepStratum]) -> None:
+    entry = of(swept["one_length"], 2, "replayed")
+    assert entry.cost_basis == "proportional"
+    assert entry.draft_ms == pytest.approx((DRAFT[0] + 5 * DRAFT[1]) * 2 / 5 / 1000)
+    assert entry.target_ms == pytest.approx((VERIFY[0] + 5 * VERIFY[1]) / 1000)
+
+
+def test_one_class_alone(traffic: Path, swept: dict[str, SweepStratum]) -> None:
+    """The same answer again, which is that of all traffic; what was measured goes before a claim."""
+    where = replace(BASELINE, where="task_type = 'poem'", claim=Claim(0.7, 0.1, 5))
+    result = ask(traffic, where, (1, 2, 3, 5, 9))
+    assert result.strata == (swept["poem"],)
+    assert [e.relative_token_time for e in result.total.entries] == pytest.approx(
+        [e.relative_token_time for e in swept["poem"].entries]
+    )
+    assert {(e.source, e.cost_basis) for e in result.total.entries} == {
+        ("observed", "observed"), ("replayed", "fitted")
+    }  # fmt: skip
+    out = StringIO()
+    VIEW.render(result, "table", out, width=80)
+    assert out.getvalue().count("0 off") == 1
+
+
+@pytest.fixture(scope="module")
+def untimed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rounds = speculate("k5", 5, markov(6), timed=False)
+    return write_lake(tmp_path_factory.mktemp("untimed"), rounds=rounds, runs=[run_of("k5", 5)])
+
+
+def test_no_times(untimed: Path) -> None:
     """tau can be told; time, TPOT and the best K cannot, and the answer says what would tell."""
-    total = ask(tmp_path, speculate("k5", 5, markov(6), timed=False), [run_of("k5", 5)]).total
+    total = ask(untimed, Question()).total
     assert total.best_k is None
     assert total.why
     assert all(e.relative_token_time is None and e.tpot_ms is None and e.round_ms is None for e in total.entries)
     assert all(e.tau_verified for e in total.entries)
 
 
-def test_a_claim_takes_the_place_of_times(tmp_path: Path) -> None:
-    question = Question(claim=Claim(0.7, 0.1, 5))
-    total = ask(tmp_path, speculate("k5", 5, markov(6), timed=False), [run_of("k5", 5)], question=question).total
+def test_a_claim_takes_the_place_of_times(untimed: Path) -> None:
+    total = ask(untimed, Question(claim=Claim(0.7, 0.1, 5))).total
     for e in total.entries:
         assert e.cost_basis == "claim"
         assert e.relative_token_time == pytest.approx((1 + 0.1 * e.k) / (e.tau_committed or 0))
-    assert total.best_k is not None
+        assert e.time_error is None
+    assert total.best_k in (1, 2, 3, 5)
     assert any("assumed from the claim" in note for note in total.notes)
 
 
-def test_measured_times_go_before_a_claim(tmp_path: Path) -> None:
-    question = Question(claim=Claim(0.7, 0.1, 5), baseline=PLAIN / 1000)
-    total = ask(tmp_path, speculate("k5", 5, markov(6)), [run_of("k5", 5)], question=question).total
-    assert {(e.source, e.cost_basis) for e in total.entries} == {("observed", "observed"), ("replayed", "proportional")}
+@pytest.mark.parametrize("emitted", [0, 1])
+def test_tokens_that_were_cut(tmp_path: Path, emitted: int) -> None:
+    """No token committed: no time of a token, and that is the reason. Few: an interval has two ends or none."""
+    rounds = speculate("k5", 5, markov(6, 4, 30))
+    for i, row in enumerate(rounds):
+        row["emitted"] = emitted if i % 7 == 0 else 0
+    lake = write_lake(tmp_path / "lake", rounds=rounds, runs=[run_of("k5", 5)])
+    total = ask(lake, replace(BASELINE, by=())).total
+    if emitted:
+        assert total.best_k == 0
+        return
+    assert total.best_k is None
+    assert "no token was committed" in (total.why or "")
+
+
+def test_plain_rounds_of_another_run_are_no_k(tmp_path: Path) -> None:
+    """A run without K that never drafted counts neither into what ran nor into what is replayed."""
+    rounds = [r for r in speculate("k5", 5, markov(6, 20, 60)) if r["drafted"] == 5]
+    plain = [
+        {"run_id": "other", "ts": DAY, "request_id": f"p{i}", "task_type": "chat", "drafted": 0, "accepted": 0,
+         "emitted": 1, "step_us": 90_000}
+        for i in range(200)
+    ]  # fmt: skip
+    lake = write_lake(tmp_path / "lake", rounds=[*rounds, *plain], runs=[run_of("k5", 5), {"run_id": "other"}])
+    result = ask(lake, BASELINE)
+    for stratum in (*result.strata, result.total):
+        ran, told = of(stratum, 5, "observed"), of(stratum, 5, "replayed")
+        assert ran.tau_committed == pytest.approx(sum(r["emitted"] for r in rounds) / len(rounds))
+        assert told.tau_committed == pytest.approx(ran.tau_committed)
+        assert told.relative_token_time == pytest.approx(ran.relative_token_time)
+
+
+def test_a_baseline_of_one_request_tells_no_spread(tmp_path: Path) -> None:
+    """The replayed K must not be surer than what ran: all stand against the same plain step."""
+    plain = [
+        {"run_id": "off", "ts": DAY, "request_id": "p", "task_type": "chat", "round_index": j, "drafted": 0,
+         "accepted": 0, "emitted": 1, "step_us": PLAIN}
+        for j in range(50)
+    ]  # fmt: skip
+    runs = [run_of("k5", 5), {"run_id": "off", "role": "baseline"}]
+    lake = write_lake(tmp_path / "lake", rounds=[*speculate("k5", 5, markov(6, 20, 60)), *plain], runs=runs)
+    total = ask(lake, Question(by=())).total
+    assert total.baseline_ms == pytest.approx(PLAIN / 1000)
+    assert all(e.relative_token_time_low is None for e in total.entries)
+    assert total.best_k is not None
+    assert (total.best_k_low, total.best_k_high) == (None, None)
 
 
 def test_tpot_alone(tmp_path: Path) -> None:
@@ -221,7 +499,10 @@ def test_tpot_alone(tmp_path: Path) -> None:
         run_of("k6", 6),
         run_of("off", 0, role="baseline", num_speculative_tokens=None, method=None),
     ]
-    total = ask(tmp_path, rounds, runs, ks=(4,), question=Question(), requests=requests).total
+    lake = write_lake(tmp_path / "lake", rounds=rounds, runs=runs, requests=requests)
+    result = ask(lake, Question(by=()), (4,))
+    total = result.total
+    assert result.strata == ()
     entry = of(total, 4, "replayed")
     assert (entry.relative_token_time_basis, entry.cost_basis) == ("tpot", "fitted")
     assert entry.round_ms == pytest.approx(36.0, rel=0.03)
@@ -231,99 +512,10 @@ def test_tpot_alone(tmp_path: Path) -> None:
     assert ran.relative_token_time_basis == "tpot"
     assert ran.relative_token_time == pytest.approx(1 / (ran.speedup_observed or 1))
     assert total.baseline_basis == "tpot_run_tpot"
-
-
-#: What lies outside the replay: columns of the rounds, of the run, and a word of the reason.
-OUTSIDE: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "lookup": ({}, {"method": "ngram"}, "ngram"),
-    "heads": ({}, {"method": "medusa"}, "proposes all at once"),
-    "tree": ({"num_draft_nodes": 16}, {}, "trees"),
-    "sampled": ({"weight": 3.0}, {}, "sampled"),
-    "nameless": ({"request_id": None}, {}, "no request id"),
-}
-
-
-def by_confidence() -> Rows:
-    """Every third draft is cut short inside its request."""
-    rounds = speculate("confident", 5, markov(9, 20))
-    for row in rounds[::3]:
-        if row["drafted"]:
-            row["drafted"] = max(1, min(row["drafted"], row["accepted"]))
-            row["accepted"] = min(row["accepted"], row["drafted"])
-            row["emitted"] = row["accepted"] + 1
-    return rounds
-
-
-@pytest.fixture(scope="module")
-def odd(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SweepStratum]:
-    """One lake of runs that are each odd in their own way, by name of the run."""
-    rounds: Rows = []
-    runs = [run_of(name, 5) for name in ("confident", "plain", "single", "one_length", "windows")]
-    for name, (more, traits, _) in OUTSIDE.items():
-        rounds += speculate(name, 5, markov(8, 20), **more)
-        runs.append(run_of(name, 5, **traits))
-    rounds += by_confidence() + speculate("plain", 5, markov(10, 5)[:, :1]) + speculate("single", 5, markov(11, 1))
-    text = np.random.default_rng(5).random((20, 101)) < 0.8
-    rounds += [r for r in speculate("one_length", 5, text) if r["drafted"] == 5]
-    for line, row in enumerate(rounds):
-        row["source_line"] = line
-    window = {"run_id": "windows", "ts_end": DAY, "task_type": "chat", "rounds": 100, "drafted": 500, "accepted": 160,
-              "accepted_per_pos": [80, 50, 20, 10, 0], "num_speculative_tokens": 5}  # fmt: skip
-    windows = [window | {"source_line": i} for i in range(5)]
-    question = Question(by=("run_id",), baseline=PLAIN / 1000)
-    folder = tmp_path_factory.mktemp("odd")
-    found = ask(folder, rounds, runs, ks=(2, 5), question=question, windows=windows)
-    return {str(s.key["run_id"]): s for s in found.strata}
-
-
-@pytest.mark.parametrize("name", OUTSIDE)
-def test_outside_the_domain(odd: dict[str, SweepStratum], name: str) -> None:
-    """Said in words; the geometric law takes the place of the replay, and what ran stays as it ran."""
-    stratum = odd[name]
-    assert [(e.k, e.source) for e in stratum.entries] == [(2, "geometric"), (5, "observed")]
-    assert any(OUTSIDE[name][2] in note for note in stratum.notes), stratum.notes
-    rounds = [r for r in speculate("x", 5, markov(8, 20)) if r["drafted"]]
-    accepted, rejected = sum(r["accepted"] for r in rounds), sum(r["accepted"] < r["drafted"] for r in rounds)
-    prob = TokenAcceptProb(accepted / (accepted + rejected))
-    assert of(stratum, 2, "geometric").tau_verified == pytest.approx(float(expected_tokens(prob, 2)))
-    assert stratum.trace_k is None
-
-
-def test_lengths_that_follow_confidence(odd: dict[str, SweepStratum]) -> None:
-    assert of(odd["confident"], 2, "geometric")
-    assert any("draft lengths change inside requests" in note for note in odd["confident"].notes)
-
-
-def test_histograms_alone(odd: dict[str, SweepStratum]) -> None:
-    assert [(e.k, e.source) for e in odd["windows"].entries] == [(2, "geometric"), (5, "observed")]
-    assert any("histograms" in note for note in odd["windows"].notes)
-    assert odd["windows"].best_k is None
-
-
-def test_no_drafts(odd: dict[str, SweepStratum]) -> None:
-    """d = 0 only: no K ran and none can be replayed."""
-    assert odd["plain"].entries == ()
-    assert "no round drafted" in (odd["plain"].why or "")
-
-
-def test_one_request(odd: dict[str, SweepStratum]) -> None:
-    """One request tells of no spread: figures without intervals."""
-    single = odd["single"]
-    assert single.best_k is not None
-    assert all(e.tau_verified_low is None for e in single.entries if e.source == "replayed")
-    assert any("the trace is short" in note for note in single.notes)
-
-
-def test_one_length_timed_is_proportional(odd: dict[str, SweepStratum]) -> None:
-    entry = of(odd["one_length"], 2, "replayed")
-    assert entry.cost_basis == "proportional"
-    assert entry.draft_ms == pytest.approx((DRAFT[0] + 5 * DRAFT[1]) * 2 / 5 / 1000)
-    assert entry.target_ms == pytest.approx((VERIFY[0] + 5 * VERIFY[1]) / 1000)
-
-
-def test_an_empty_lake(tmp_path: Path) -> None:
-    result = ask(tmp_path, [], [])
-    assert (result.strata, result.total.entries, result.total.best_k) == ((), (), None)
+    # Both times are TPOT: the token times are compared.
+    told = of(total, 2, "replayed")
+    ran = of(total, 2, "observed")
+    assert told.time_error == pytest.approx((told.relative_token_time or 0) / (ran.relative_token_time or 1) - 1)
 
 
 def test_refusals(tmp_path: Path) -> None:
@@ -333,10 +525,3 @@ def test_refusals(tmp_path: Path) -> None:
             sweep(lake, Question(), ks)
     with pytest.raises(InputError, match="leave it out of --by"):
         sweep(lake, Question(by=("num_speculative_tokens",)))
-
-
-def test_no_strata(tmp_path: Path) -> None:
-    result = ask(tmp_path, speculate("k5", 5, markov(12)), [run_of("k5", 5)],
-                 question=Question(by=(), baseline=20.0))  # fmt: skip
-    assert result.strata == ()
-    assert result.total.best_k is not None

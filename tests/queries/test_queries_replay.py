@@ -99,14 +99,59 @@ def test_the_longest_k_with_enough_rounds(tmp_path: Path) -> None:
     written = [
         {"run_id": f"k{k}", "ts": DAY, "request_id": f"r{i}", "task_type": "a", "round_index": j, "drafted": k,
          "accepted": 1}
-        for k, requests in ((2, 30), (4, 25), (8, 5)) for i in range(requests) for j in range(10)
+        for k, requests in ((2, 6), (4, 4), (8, 3)) for i in range(requests) for j in range(5)
     ]  # fmt: skip
+    written.append(written[-1] | {"task_type": "b", "drafted": 0, "accepted": 0})
+    written += [r | {"task_type": "b", "request_id": f"b{r['request_id']}"} for r in written[:8] + written[-4:-1]]
     con = bare(write_lake(tmp_path, rounds=written, runs=runs))
-    assert {row["trace_k"] for row in rows(con, "run_lengths")} == {4}
-    con.execute("set variable replay_rounds = 10")
-    assert {row["trace_k"] for row in rows(con, "run_lengths")} == {8}
+
+    def trace_k() -> dict[str | None, int]:
+        return {s and s["task_type"]: k for s, k in ((r["stratum"], r["trace_k"]) for r in rows(con, "run_lengths"))}
+
+    # 20 rounds with a draft are enough; where no K has them it is the longest that more than one request ran with.
+    assert trace_k() == {None: 4, "a": 4, "b": 2}
+    con.execute("set variable replay_rounds = 16")
+    assert trace_k() == {None: 8, "a": 4, "b": 2}
     con.execute("set variable replay_rounds = 100000")
-    assert {row["trace_k"] for row in rows(con, "run_lengths")} == {2}
+    assert trace_k() == {None: 8, "a": 8, "b": 2}
+
+
+@pytest.mark.parametrize("k", [7, 60_000, 2**31 - 1])
+def test_one_lucky_request_is_no_trace(tmp_path: Path, k: int) -> None:
+    """However long its drafts and however many its rounds; a draft of two billion costs nothing."""
+    runs = [RUN | {"run_id": f"k{n}", "num_speculative_tokens": n} for n in (4, k)]
+    written = [
+        {"run_id": "k4", "ts": DAY, "request_id": f"r{i}", "task_type": "a", "round_index": j, "drafted": 4,
+         "accepted": 1, "target_us": 10_000}
+        for i in range(6) for j in range(5)
+    ]  # fmt: skip
+    lucky = [written[0] | {"run_id": f"k{k}", "drafted": k, "accepted": 4, "round_index": j} for j in range(40)]
+    con = bare(write_lake(tmp_path, rounds=[*written, *lucky], runs=runs))
+    assert {row["trace_k"] for row in rows(con, "run_lengths")} == {4}
+    assert {(row["kind"], row["rounds"]) for row in rows(con, "replay_domain")} == {("chain", 70.0)}
+    assert {row["drafted"] for row in rows(con, "round_times")} == {4, k}
+
+
+def test_a_request_alone_is_a_trace_where_there_is_no_other(tmp_path: Path) -> None:
+    written = [
+        {"run_id": "run", "ts": DAY, "request_id": "r", "task_type": "a", "round_index": j, "drafted": 6, "accepted": 1}
+        for j in range(3)
+    ]
+    con = bare(write_lake(tmp_path, rounds=written, runs=[RUN]))
+    assert {row["trace_k"] for row in rows(con, "run_lengths")} == {6}
+
+
+def test_plain_rounds_of_a_run_without_drafts_are_not_timed(tmp_path: Path) -> None:
+    """They have no K, so they are no plain rounds of the K that ran."""
+    base = {"ts": DAY, "task_type": "a", "accepted": 0, "step_us": 10_000}
+    written = [
+        base | {"run_id": "run", "request_id": "a", "round_index": 0, "drafted": 6},
+        base | {"run_id": "run", "request_id": "a", "round_index": 1, "drafted": 0},
+        base | {"run_id": "other", "request_id": "b", "round_index": 0, "drafted": 0, "step_us": 90_000},
+    ]
+    con = bare(write_lake(tmp_path, rounds=written, runs=[RUN, {"run_id": "other"}]))
+    found = {row["drafted"]: (row["step_rounds"], row["step_ms"]) for row in rows(con, "round_times")}
+    assert found == {6: (1.0, 10.0), 0: (1.0, 10.0)}
 
 
 def test_what_is_left_out_is_told(tmp_path: Path) -> None:

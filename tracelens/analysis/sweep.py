@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,20 @@ from typing import Any
 from tracelens.analysis.answers import Key, Rows, run_query
 from tracelens.analysis.costs import Priced
 from tracelens.analysis.figures import Row
-from tracelens.analysis.results import Missing, Stratum, Value, Warning
+from tracelens.analysis.results import NOTHING, Missing, Stratum, Value, Warning
 from tracelens.analysis.session import Question, Session, opened
 from tracelens.analysis.sweep_costs import FITTED, PROPORTIONAL, CostModel, cost_model
-from tracelens.analysis.sweep_entries import Candidate, Entries, SweepEntry, best, entries
-from tracelens.analysis.sweep_trace import Source, source
+from tracelens.analysis.sweep_entries import (
+    Best,
+    Candidate,
+    Entries,
+    SweepEntry,
+    best,
+    compared,
+    entries,
+    ran_too_little,
+)
+from tracelens.analysis.sweep_trace import Source, source, told
 from tracelens.errors import InputError
 
 __all__ = ["DEFAULT_KS", "LONGEST_K", "SweepEntry", "SweepResult", "SweepStratum", "checked_ks", "sweep"]
@@ -22,7 +31,15 @@ __all__ = ["DEFAULT_KS", "LONGEST_K", "SweepEntry", "SweepResult", "SweepStratum
 DEFAULT_KS = (1, 2, 3, 5, 7)
 LONGEST_K = 64
 _K = "num_speculative_tokens"
+#: What a record must hold one of to count into a figure.
+_FIGURES = "rounds, plain_steps, drafted, accepted, emitted, draft_us, draft_ms_per_token, target_us, step_us," + (
+    " tpot_us, decode_us, ttft_us"
+)
 _QUERIES = ("run_lengths", "replay_domain", "round_times")
+#: Above this error of a round's time the line over K is said to miss what ran.
+_MISSES = 0.05
+
+_FEW = "the token time of K {ks} as run has no interval (fewer than two requests or windows, there or in the baseline)"
 
 #: Figures of every K that ran, by stratum and K; the key None is all traffic.
 Ran = dict[Key, dict[int, Mapping[str, Any]]]
@@ -32,10 +49,11 @@ Ran = dict[Key, dict[int, Mapping[str, Any]]]
 class SweepStratum:
     """Every K of one class of traffic.
 
-    `best_k` is the K with the least relative token time, 0 for plain decoding; None where no K has one, and `why` says
-    what is missing. `best_k_low` and `best_k_high` hold the best K in 95% of the bootstrap. `trace_k` and
-    `trace_rounds` tell what was replayed, None where nothing was. `baseline_ms` is the plain decode step of C,
-    `baseline_basis` where it comes from.
+    `best_k` is the K with the least relative token time of those in `compared`, 0 for plain decoding; None where no K
+    has one, and `why` says what is missing. `best_k_low` and `best_k_high` hold the best K in 95% of the bootstrap;
+    None where no spread is known of some K compared.
+    `trace_k`, `trace_rounds` and `trace_requests` tell what was replayed, None where nothing was. `baseline_ms` is the
+    plain decode step of C, `baseline_basis` where it comes from.
     """
 
     key: Mapping[str, Value]
@@ -47,9 +65,22 @@ class SweepStratum:
     why: str | None
     trace_k: int | None
     trace_rounds: int | None
+    trace_requests: int | None
     baseline_ms: float | None
     baseline_basis: str | None
     notes: tuple[str, ...]
+
+    @property
+    def compared(self) -> dict[int, SweepEntry]:
+        """The entry of each K among which the best was looked for, by K; off is compared beside them."""
+        return compared(self.entries)
+
+    @property
+    def trace_note(self) -> str | None:
+        """What was replayed, in words; one of the notes."""
+        if self.trace_k is None or self.trace_rounds is None or self.trace_requests is None:
+            return None
+        return told(self.trace_k, self.trace_rounds, self.trace_requests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +122,11 @@ def sweep(lake: Path, question: Question | None = None, ks: Sequence[int] = DEFA
     if _K in by:
         raise InputError(f"sweep compares the K of a stratum, so strata cannot be by {_K}: leave it out of --by")
     with opened(lake, replace(question, by=by)) as session:
+        claim = None if question.claim is None else question.claim.as_mapping()
+        warnings = session.warnings()
+        nothing = next((w.text for w in warnings if w.code == NOTHING), None)
+        if nothing is not None:
+            return SweepResult(by, asked, (), _empty(nothing), (), warnings, claim)
         answers = {name: run_query(session.con, name) for name in _QUERIES}
         ran = _one_k(session) or _ran(lake, session.question)
         missing = session.missing()
@@ -98,14 +134,20 @@ def sweep(lake: Path, question: Question | None = None, ks: Sequence[int] = DEFA
             _stratum(session, key, stratum, answers, ran.get(key, {}), asked, missing)
             for key, stratum in _keyed(session).items()
         )
-        claim = None if question.claim is None else question.claim.as_mapping()
-        return SweepResult(by, asked, tuple(strata), total, missing, session.warnings(), claim)
+        return SweepResult(by, asked, tuple(strata), total, missing, warnings, claim)
+
+
+def _empty(why: str) -> SweepStratum:
+    return SweepStratum({}, (), None, None, None, None, why, None, None, None, None, None, ())
 
 
 def _one_k(session: Session) -> Ran | None:
-    """The session's own figures where all that speculates ran with one K; else None: each K must be asked apart."""
+    """The session's own figures where every record ran with one K; else None: each K must be asked apart.
+
+    A run without K that only has plain rounds or times would count into the K of another.
+    """
     row = session.con.execute(
-        f"select min({_K}), max({_K}), bool_and({_K} is not null) from strata where rounds > 0"
+        f"select min({_K}), max({_K}), bool_and({_K} is not null) from strata where coalesce({_FIGURES}) is not null"
     ).fetchone()
     if row is None or row[0] != row[1] or not row[2] or row[0] < 1:
         return None
@@ -165,12 +207,13 @@ def _stratum(
         best_k_low=chosen.low,
         best_k_high=chosen.high,
         best_relative_token_time=chosen.relative_token_time,
-        why=None if chosen.k is not None else _why(made, missing),
+        why=None if chosen.k is not None else _why(made, stratum.figures, missing),
         trace_k=None if origin.trace is None else origin.trace.k,
         trace_rounds=None if origin.trace is None else origin.trace.rounds,
+        trace_requests=None if origin.trace is None else origin.trace.requests,
         baseline_ms=plain,
         baseline_basis=basis,
-        notes=(*_notes(origin, model, made, priced=plain is not None), *_partly(stratum, priced, made)),
+        notes=(*_notes(origin, model, made, chosen, priced=plain is not None), *_partly(stratum, priced, made)),
     )
 
 
@@ -188,13 +231,20 @@ def _baseline(
     return step, None if step is None else stratum.figures.get("baseline_basis")
 
 
-def _why(made: Sequence[Candidate], missing: Sequence[Missing]) -> str:
+def _why(made: Sequence[Candidate], figures: Mapping[str, Any], missing: Sequence[Missing]) -> str:
     if not made:
         return "no K ran here, and none can be replayed: no round drafted a token"
-    told = {name.strip(): m for m in missing for name in m.figure.split(",")}
+    if figures.get("tau_committed") == 0:
+        return "no token was committed (emitted is 0 throughout), so there is no time of a token"
+    few = [str(c.entry.k) for c in made if ran_too_little(c.entry)]
+    if few:
+        return f"{_FEW.format(ks=', '.join(few))}, and such a K is not compared"
+    if any(c.entry.relative_token_time is not None for c in made):
+        return "only a K longer than any draft of the trace has a token time, and such a K is not compared"
+    reasons = {name.strip(): m for m in missing for name in m.figure.split(",")}
     for name in ("relative_token_time", "speedup_tpot", "baseline_ms"):
-        if name in told:
-            return f"{told[name].because}; {told[name].switch_on}"
+        if name in reasons:
+            return f"{reasons[name].because}; {reasons[name].switch_on}"
     return "no relative token time for any K: times of a round, or what one takes without speculation, are not logged"
 
 
@@ -210,13 +260,16 @@ def _partly(stratum: Stratum, priced: Priced, made: Sequence[Candidate]) -> tupl
     )
 
 
-def _notes(origin: Source, model: CostModel | None, made: Sequence[Candidate], *, priced: bool) -> tuple[str, ...]:
+def _notes(
+    origin: Source, model: CostModel | None, made: Sequence[Candidate], chosen: Best, *, priced: bool
+) -> tuple[str, ...]:
     notes = list(origin.notes)
     entries = [c.entry for c in made]
     if origin.trace is not None and any(e.source == "replayed" for e in entries):
+        notes.insert(0, told(origin.trace.k, origin.trace.rounds, origin.trace.requests))
         notes.append(
-            f"replayed from the rounds at K {origin.trace.k}: their requests commit the same tokens at any K; a shorter"
-            " K is told too low of a drafter that gets worse along its draft"
+            "replayed: the requests commit the same tokens at any K; if the drafter gets worse along its draft, a"
+            " shorter K is better in truth than shown"
         )
     if any(e.source == "geometric" for e in entries):
         notes.append("geometric: as if every draft token had the same chance token_accept_prob, which real drafts lack")
@@ -224,6 +277,43 @@ def _notes(origin: Source, model: CostModel | None, made: Sequence[Candidate], *
         notes.append("cost: assumed from the claim, (1 + rho K) plain steps a round; nothing of it was measured")
     elif model is not None and priced:
         notes += model.notes
-    if any(e.extrapolated for e in entries):
-        notes.append("extrapolated: longer than any draft of the trace")
+    notes += [*_missed(entries), *_too_little(entries), *_extrapolated(entries, chosen)]
+    if chosen.unspread:
+        ks = ", ".join(map(str, chosen.unspread))
+        notes.append(f"no spread is known of the token time at K {ks}: the best K has no interval")
     return tuple(dict.fromkeys(notes))
+
+
+def _missed(entries: Sequence[SweepEntry]) -> Iterator[str]:
+    """Say where the line over K misses the runs that it was fitted on."""
+    off = [e for e in entries if e.time_error is not None and not e.extrapolated and abs(e.time_error) > _MISSES]
+    if off:
+        ks = ", ".join(str(e.k) for e in off)
+        yield (
+            f"cost: the line over K is more than {_MISSES:.0%} off what ran at K {ks} (time error), so the time of a K"
+            " that did not run may be as far off"
+        )
+
+
+def _too_little(entries: Sequence[SweepEntry]) -> Iterator[str]:
+    """Say which K ran in so few requests that it cannot be taken as best by what they show."""
+    few = [e.k for e in entries if ran_too_little(e)]
+    taken = compared(entries)
+    for ks, what in (
+        ([k for k in few if k in taken], "what is told of it is compared in its place"),
+        ([k for k in few if k not in taken], "it is not compared"),
+    ):
+        if ks:
+            yield f"{_FEW.format(ks=', '.join(map(str, ks)))}: {what}"
+
+
+def _extrapolated(entries: Sequence[SweepEntry], chosen: Best) -> Iterator[str]:
+    """Say that an extrapolated K is never best, and which one is worth a run."""
+    beyond = [e for e in entries if e.extrapolated]
+    if beyond:
+        yield "extrapolated: longer than the drafts that it is told from, so never taken as the best K"
+    ran = {e.k for e in entries if e.source == "observed"}
+    times = {e.k: e.relative_token_time for e in beyond if e.relative_token_time is not None and e.k not in ran}
+    longer = min(times, key=lambda k: times[k], default=None)
+    if longer is not None and chosen.relative_token_time is not None and times[longer] < chosen.relative_token_time:
+        yield f"a longer draft may be better still: a run with K {longer} would tell"

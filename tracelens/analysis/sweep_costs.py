@@ -15,12 +15,17 @@ from tracelens.model.fit import Line, fit_line, lengths_vary
 Floats = NDArray[np.float64]
 
 FITTED, PROPORTIONAL, OBSERVED, CLAIMED = "fitted", "proportional", "observed", "claim"
+LOWER_BOUND = "lower_bound"
+
+#: Lengths longer than those of this share of the rounds take no part in a line: one odd draft would turn it.
+_MOST = 0.98
+_PARTS = {"sample_ms": "sampling", "rollback_ms": "rollback", "repack_ms": "repacking"}
 
 _ONE_LENGTH = (
     "cost: one draft length was timed, so draft time is taken as proportional to K and verify time as constant; a run"
     " with another K would tell both"
 )
-_LOWER = "cost: no whole step was timed, so a round is draft and verify alone, a lower bound"
+_LOWER = "cost: no whole step was timed, so a round is draft, verify{parts} alone, a lower bound"
 _FROM_TPOT = (
     "cost: no step was timed, so a round is TPOT times the tokens it committed, as a line over the K that ran, and the"
     " baseline is the TPOT without speculation"
@@ -43,7 +48,8 @@ class CostModel:
 
     `plain_ms` is the round without a draft. `averaged` lines are over means of whole runs, plain rounds included, so
     they take the mean draft length of all rounds. `basis` is `fitted` or `proportional`. `unit` is what C compares
-    with: `step`, `lower_bound` (draft and verify alone against the plain step) or `tpot` (against TPOT).
+    with: `step`, `lower_bound` (draft, verify and logged parts alone against the plain step; `rest_ms` are these parts)
+    or `tpot` (against TPOT).
     """
 
     basis: str
@@ -89,10 +95,20 @@ def cost_model(cells: Sequence[Row], figures: Mapping[str, Any], runs: Sequence[
         figures: the stratum's figures, as the report has them.
         runs: the same figures for each K that ran.
     """
-    return _from_rounds(cells) or _from_means(figures, runs) or _from_tpot(runs)
+    return _from_rounds(cells, figures) or _from_means(figures, runs) or _from_tpot(runs)
 
 
-def _from_rounds(cells: Sequence[Row]) -> CostModel | None:
+def logged_parts(figures: Mapping[str, Any]) -> float | None:
+    """Mean time of what was logged of a round beside draft and verify, ms (MODEL.md 4); None where nothing was."""
+    known = [float(figures[name]) for name in _PARTS if figures.get(name) is not None]
+    return sum(known) if known else None
+
+
+def _lower(figures: Mapping[str, Any]) -> str:
+    return _LOWER.format(parts="".join(f", {told}" for name, told in _PARTS.items() if figures.get(name) is not None))
+
+
+def _from_rounds(cells: Sequence[Row], figures: Mapping[str, Any]) -> CostModel | None:
     plain_rounds = sum(c["step_rounds"] or 0 for c in cells if c["drafted"] == 0)
     plain = sum(c["step_ms"] or 0 for c in cells if c["drafted"] == 0) / plain_rounds if plain_rounds else None
     drafting = [cell for cell in cells if cell["drafted"] > 0]
@@ -101,11 +117,12 @@ def _from_rounds(cells: Sequence[Row]) -> CostModel | None:
         rounds = sum(c["rest_rounds"] or 0 for c in drafting)
         rest = sum(c["rest_ms"] or 0 for c in drafting) / rounds if rounds else None
         fitted = draft[1] and target[1]
-        notes = (*(() if fitted else (_ONE_LENGTH,)), *(() if rest is not None else (_LOWER,)))
+        notes = (*(() if fitted else (_ONE_LENGTH,)), *(() if rest is not None else (_lower(figures),)))
         return CostModel(
             FITTED if fitted else PROPORTIONAL,
-            "lower_bound" if rest is None else "step",
-            draft=draft[0], target=target[0], rest_ms=rest, plain_ms=None if rest is None else plain, notes=notes,
+            LOWER_BOUND if rest is None else "step",
+            draft=draft[0], target=target[0], rest_ms=logged_parts(figures) if rest is None else rest,
+            plain_ms=None if rest is None else plain, notes=notes,
         )  # fmt: skip
     whole = _line(drafting, "step", grows=False)
     if whole is None or not whole[1]:
@@ -128,7 +145,13 @@ def _line(cells: Sequence[Row], name: str, *, grows: bool) -> tuple[Line, bool] 
     return _through(group, length, rounds, total, grows=grows)
 
 
-def _through(group: Sequence[str], length: Floats, rounds: Floats, total: Floats, *, grows: bool) -> tuple[Line, bool]:
+def _through(
+    group: Sequence[str] | NDArray[np.str_], length: Floats, rounds: Floats, total: Floats, *, grows: bool
+) -> tuple[Line, bool]:
+    order = np.argsort(length, kind="stable")
+    reached = np.cumsum(rounds[order]) >= _MOST * rounds.sum()
+    kept = length <= length[order][np.argmax(reached)]
+    group, length, rounds, total = np.asarray(group)[kept], length[kept], rounds[kept], total[kept]
     mean_length, mean = float(np.sum(rounds * length) / rounds.sum()), float(total.sum() / rounds.sum())
     line = fit_line(group, length, rounds, total) if lengths_vary(length, rounds) else None
     if line is not None and float(line.at(1.0)) > 0:
@@ -144,9 +167,9 @@ def _from_means(figures: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -
     length = figures.get("mean_drafted")
     if lines["draft_ms"] is not None and lines["target_ms"] is not None:
         draft, verify = lines["draft_ms"], lines["target_ms"]
-        rest = None if step is None else step - draft.mean_ms - verify.mean_ms
-        unit = "lower_bound" if rest is None else "step"
-        lower = (_LOWER,) if rest is None else ()
+        rest = logged_parts(figures) if step is None else step - draft.mean_ms - verify.mean_ms
+        unit = LOWER_BOUND if step is None else "step"
+        lower = (_lower(figures),) if step is None else ()
         return CostModel(FITTED, unit, draft=draft, target=verify, rest_ms=rest, averaged=True, notes=lower)
     if lines["step_ms"] is not None:
         return CostModel(FITTED, "step", whole=lines["step_ms"], averaged=True)
@@ -154,10 +177,10 @@ def _from_means(figures: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -
         return None
     draft = Line(length, per_token * length, per_token)
     if target is not None:
-        rest = None if step is None else step - draft.mean_ms - target
-        notes = (_ONE_LENGTH, _LOWER) if rest is None else (_ONE_LENGTH,)
+        rest = logged_parts(figures) if step is None else step - draft.mean_ms - target
+        notes = (_ONE_LENGTH, _lower(figures)) if step is None else (_ONE_LENGTH,)
         return CostModel(
-            PROPORTIONAL, "lower_bound" if rest is None else "step",
+            PROPORTIONAL, LOWER_BOUND if step is None else "step",
             draft=draft, target=Line(length, target, 0.0), rest_ms=rest, averaged=True, notes=notes,
         )  # fmt: skip
     if step is None:

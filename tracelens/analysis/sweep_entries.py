@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,11 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracelens.analysis.claim import Claim
-from tracelens.analysis.sweep_costs import CLAIMED, OBSERVED, Cost, CostModel
+from tracelens.analysis.sweep_costs import (
+    CLAIMED,
+    FITTED,
+    LOWER_BOUND,
+    OBSERVED,
+    PROPORTIONAL,
+    Cost,
+    CostModel,
+    logged_parts,
+)
+from tracelens.analysis.sweep_ends import NO_ENDS, Ends, cost_ends, known_ends, log_deviation, possible, spread_ends
 from tracelens.analysis.sweep_trace import Trace
 from tracelens.model.acceptance import TokenAcceptProb, expected_tokens
 from tracelens.model.choice import REPLICATES, best_interval, log_normal, quantiles
-from tracelens.model.intervals import t_quantile
 
 Floats = NDArray[np.float64]
 
@@ -29,8 +38,10 @@ class SweepEntry:
 
     `tau_verified` counts the target's own token, over rounds with a draft; `tau_committed` is over all rounds.
     `round_ms` is the mean over all request-rounds. `cost_basis` is observed, fitted, proportional or claim; None
-    without a cost. `relative_token_time_basis` is step, lower_bound, tpot or claim. `replay_error` is
-    replayed over observed tau_verified, less 1.
+    without a cost. `relative_token_time_basis` is step, lower_bound, tpot or claim. `extrapolated` is a K longer than
+    the drafts that it is told from (what one request alone drafted does not count); it is never best. `replay_error` is
+    replayed over observed tau_verified, less 1. `time_error` is the same of the round's time, of relative_token_time
+    where no whole round was timed.
     """
 
     k: int
@@ -52,6 +63,7 @@ class SweepEntry:
     cost_basis: str | None = None
     extrapolated: bool = False
     replay_error: float | None = None
+    time_error: float | None = None
     rounds: int | float | None = None
     requests: int | float | None = None
 
@@ -66,12 +78,17 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best K and its interval; all None where nothing can be compared."""
+    """The best K and its interval; all None where nothing can be compared.
+
+    `unspread` are the K compared of whose token time no spread is known. They cannot count as certain among the
+    others, so the best K has no interval where there is one.
+    """
 
     k: int | None = None
     low: int | None = None
     high: int | None = None
     relative_token_time: float | None = None
+    unspread: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,36 +126,53 @@ def entries(given: Entries) -> list[Candidate]:
         if seen is not None:
             made.append(seen)
         if told is not None:
-            made.append(_with_error(told, seen))
+            made.append(_with_error(given, told, seen))
     return made
+
+
+def compared(entries: Iterable[SweepEntry]) -> dict[int, SweepEntry]:
+    """The entry of each K that is compared, by K: as it ran where it ran, never a K that is extrapolated.
+
+    One that ran without times, or in so few requests that its token time has no interval, has its replayed or geometric
+    entry in place of that: one lucky request must not win.
+    """
+    found: dict[int, SweepEntry] = {}
+    for entry in sorted(entries, key=lambda e: (e.k, SOURCES.index(e.source))):
+        if entry.relative_token_time is not None and not entry.extrapolated and not ran_too_little(entry):
+            found.setdefault(entry.k, entry)
+    return found
+
+
+def ran_too_little(entry: SweepEntry) -> bool:
+    """Whether a K has a token time as run, but too few requests to tell its interval."""
+    timed = entry.source == "observed" and entry.relative_token_time is not None
+    return timed and entry.relative_token_time_low is None
 
 
 def best(made: Sequence[Candidate], level: float) -> Best:
     """Find the K of the least relative token time, 0 (off, 1 by definition) among them, with a bootstrap interval.
 
-    An observed entry goes before a replayed one of the same K.
+    Of each K the entry of `compared` counts.
     """
-    by_k: dict[int, Candidate] = {}
-    for candidate in made:
-        if candidate.entry.relative_token_time is not None:
-            by_k.setdefault(candidate.entry.k, candidate)
+    taken = compared(c.entry for c in made)
+    by_k = {c.entry.k: c for c in made if taken.get(c.entry.k) is c.entry}
     if not by_k:
         return Best()
     values = {0: 1.0} | {k: float(c.entry.relative_token_time or math.inf) for k, c in by_k.items()}
-    draws = {0: np.ones(REPLICATES)} | {
-        k: c.draws if c.draws is not None else np.full(REPLICATES, values[k]) for k, c in by_k.items()
-    }
+    draws = {0: np.ones(REPLICATES)} | {k: c.draws for k, c in by_k.items() if c.draws is not None}
     chosen = min(values, key=lambda k: (values[k], k))
-    spread = any(c.draws is not None for c in by_k.values())
-    ks = sorted(values)
-    low, high = best_interval(ks, [draws[k] for k in ks], level) if spread else (None, None)
-    return Best(chosen, low, high, values[chosen])
+    unspread = tuple(k for k in by_k if k not in draws)
+    ks = sorted(draws)
+    low, high = (None, None) if unspread else best_interval(ks, [draws[k] for k in ks], level)
+    return Best(chosen, low, high, values[chosen], unspread)
 
 
 def _observed(given: Entries, k: int) -> Candidate:
     figures = given.ran[k]
-    time, basis, ends = figures.get("relative_token_time"), figures.get("relative_token_time_basis"), None
-    if time is not None:
+    time, basis, ends = figures.get("relative_token_time"), figures.get("relative_token_time_basis"), NO_ENDS
+    if basis == LOWER_BOUND and time is not None:
+        ends = spread_ends(time, k, figures, cost_ends(figures, LOWER_BOUND))
+    elif time is not None:
         ends = (figures.get("relative_token_time_low"), figures.get("relative_token_time_high"))
     elif figures.get("speedup_tpot"):
         time, basis = 1.0 / figures["speedup_tpot"], "tpot"
@@ -147,29 +181,28 @@ def _observed(given: Entries, k: int) -> Candidate:
     committed = figures.get("tau_committed")
     if time is None and given.by_claim and given.claim is not None and committed:
         time, basis, cost_basis = (1.0 + given.claim.rho * k) / committed, CLAIMED, CLAIMED
-        ends = _claimed_ends(given.claim, k, figures)
-    low, high = ends if ends is not None else (None, None)
+        ends = spread_ends(time, k, figures, (1.0, 1.0))
+    low, high = known_ends(ends, figures)
     draws = None
-    if time is not None and low is not None and high is not None and low > 0:
-        draws = log_normal(time, _log_deviation(low, high, given.level), k)
+    if time is not None and low is not None and high is not None:
+        draws = log_normal(time, log_deviation(low, high, given.level), k)
     draft, target, step = (figures.get(name) for name in ("draft_ms", "target_ms", "step_ms"))
+    rest = None if draft is None or target is None or step is None else step - draft - target
+    if basis == LOWER_BOUND and draft is not None and target is not None:
+        rest = logged_parts(figures)
+        step = draft + target + (rest or 0.0)
+    tau_low, tau_high = possible(k, figures, "tau_verified")
     entry = SweepEntry(
         k, "observed",
-        tau_verified=figures.get("tau_verified"), tau_verified_low=figures.get("tau_verified_low"),
-        tau_verified_high=figures.get("tau_verified_high"), tau_committed=committed, draft_ms=draft, target_ms=target,
-        rest_ms=None if draft is None or target is None or step is None else step - draft - target,
-        round_ms=step, relative_token_time=time, relative_token_time_low=low, relative_token_time_high=high,
+        tau_verified=figures.get("tau_verified"), tau_verified_low=tau_low, tau_verified_high=tau_high,
+        tau_committed=committed, draft_ms=draft, target_ms=target,
+        rest_ms=rest, round_ms=step,
+        relative_token_time=time, relative_token_time_low=low, relative_token_time_high=high,
         relative_token_time_basis=basis, tpot_ms=figures.get("tpot_ms"),
         speedup_observed=figures.get("speedup_observed"), cost_basis=cost_basis, rounds=figures.get("rounds"),
         requests=figures.get("requests"),
     )  # fmt: skip
     return Candidate(entry, draws)
-
-
-def _claimed_ends(claim: Claim, k: int, figures: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    low, high = figures.get("tau_committed_low"), figures.get("tau_committed_high")
-    cost = 1.0 + claim.rho * k
-    return (cost / high if high else None, cost / low if low else None)
 
 
 def _replayed(given: Entries, trace: Trace) -> dict[int, Candidate]:
@@ -199,25 +232,29 @@ def _replayed(given: Entries, trace: Trace) -> dict[int, Candidate]:
     return found
 
 
-def _time_draws(entry: SweepEntry, committed: Floats, common: Floats) -> Floats | None:
-    if entry.relative_token_time is None or entry.tau_committed is None:
+def _time_draws(entry: SweepEntry, committed: Floats, common: Floats | None) -> Floats | None:
+    if entry.relative_token_time is None or entry.tau_committed is None or common is None:
         return None
     scale = np.divide(entry.tau_committed, committed, out=np.full(committed.shape, np.inf), where=committed > 0)
     return np.asarray(entry.relative_token_time * scale * common, dtype=np.float64)
 
 
-def _common_draws(given: Entries) -> Floats:
-    """Draws of the spread that all replayed K share: that of the round's cost and of its baseline.
+def _common_draws(given: Entries) -> Floats | None:
+    """Draws of the spread that all replayed K share: that of the round's cost and of its baseline; None if unknown.
 
     Where only TPOT tells of a round it is that of the trace's own speedup, which is wider: it holds acceptance too.
     """
-    figures, name = given.figures, "round_cost"
-    if given.model is not None and given.model.unit == "tpot" and given.trace is not None:
-        figures, name = given.ran.get(given.trace.k, {}), "speedup_tpot"
-    low, high = figures.get(f"{name}_low"), figures.get(f"{name}_high")
-    if given.by_claim or low is None or high is None or low <= 0:
+    if given.by_claim or given.model is None:
         return np.ones(REPLICATES)
-    return log_normal(1.0, _log_deviation(low, high, given.level), _COMMON_STREAM)
+    if given.model.unit == "tpot":
+        figures = {} if given.trace is None else given.ran.get(given.trace.k, {})
+        ends: Ends = (figures.get("speedup_tpot_low"), figures.get("speedup_tpot_high"))
+    else:
+        ends = cost_ends(given.figures, given.model.unit)
+    low, high = ends
+    if low is None or high is None or low <= 0:
+        return None
+    return log_normal(1.0, log_deviation(low, high, given.level), _COMMON_STREAM)
 
 
 def _geometric(given: Entries, k: int) -> Candidate | None:
@@ -239,9 +276,22 @@ def _geometric(given: Entries, k: int) -> Candidate | None:
     entry = SweepEntry(
         k, "geometric", tau_verified=verified, tau_verified_low=low, tau_verified_high=high, tau_committed=committed,
         rounds=drafting, requests=figures.get("requests"),
-        extrapolated=k > (figures.get("num_speculative_tokens_max") or k),
+        extrapolated=k > _longest(given),
     )  # fmt: skip
     return Candidate(_priced(given, entry, plain))
+
+
+def _longest(given: Entries) -> float:
+    """The longest draft that is known of a stratum without a trace: the K it ran with, else what its counts show.
+
+    A K that only one request ran with does not count beside others.
+    """
+    figures = given.figures
+    well = [k for k, ran in given.ran.items() if ran.get("tau_verified_low") is not None]
+    if well:
+        return float(max(well))
+    told = figures.get("num_speculative_tokens_max") or len(figures.get("hazard") or ()) or figures.get("mean_drafted")
+    return float(told or 0.0)
 
 
 def _priced(given: Entries, entry: SweepEntry, plain_share: float) -> SweepEntry:
@@ -276,15 +326,27 @@ def _tpot(given: Entries, model: CostModel, token_ms: float) -> float | None:
     return float(value) if value > 0 else None
 
 
-def _with_error(told: Candidate, seen: Candidate | None) -> Candidate:
-    if seen is None or not seen.entry.tau_verified or told.entry.tau_verified is None:
+def _with_error(given: Entries, told: Candidate, seen: Candidate | None) -> Candidate:
+    if seen is None:
         return told
-    error = told.entry.tau_verified / seen.entry.tau_verified - 1.0
-    return Candidate(replace(told.entry, replay_error=error), told.draws)
+    error = _off(told.entry.tau_verified, seen.entry.tau_verified)
+    time_error = _time_error(given.model, told.entry, seen.entry)
+    return Candidate(replace(told.entry, replay_error=error, time_error=time_error), told.draws)
 
 
-def _log_deviation(low: float, high: float, level: float) -> float:
-    return math.log(high / low) / 2.0 / t_quantile(level, math.inf)
+def _time_error(model: CostModel | None, told: SweepEntry, ran: SweepEntry) -> float | None:
+    """How far the line over K is off what ran: by the whole round, else by the token time on one basis."""
+    if model is None or told.cost_basis not in (FITTED, PROPORTIONAL):
+        return None
+    if model.unit == "step" and ran.round_ms is not None and ran.relative_token_time_basis != LOWER_BOUND:
+        return _off(told.round_ms, ran.round_ms)
+    if told.relative_token_time_basis != ran.relative_token_time_basis:
+        return None
+    return _off(told.relative_token_time, ran.relative_token_time)
+
+
+def _off(told: float | None, ran: float | None) -> float | None:
+    return None if told is None or not ran else told / ran - 1.0
 
 
 def _inverse(value: float | None) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,13 +16,20 @@ from tracelens.model.replay import Runs, passes, replayed
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: Above this share of drafts that are shorter than K inside a request, something sets the length round by round.
+#: Where clearly more of the drafts inside a request are shorter than K, something sets the length round by round.
 MOST_SHORTENED = 0.1
 #: Groups of units that are drawn again: enough for an interval, and quick with hundreds of strata.
 _GROUPS = 512
 #: Below this share of the rounds, what lies outside the replay is not worth a word.
 _WORTH_A_WORD = 0.01
-_FEW_ROUNDS = 200
+#: Below this number of rounds a reader is told that the trace is short.
+FEW_ROUNDS = 200
+#: The trace is the longest K with this many rounds of more than one request (the default of `run_lengths.sql`), else
+#: the longest.
+ENOUGH_ROUNDS = 20
+#: Effective number of units below which no interval is told, as for every cost: one long request and a short one are
+#: fewer than two.
+FEWEST_UNITS = 1.5
 
 _OUTSIDE = {
     "tree": "trees were drafted (num_draft_nodes), and a chain of flags cannot tell what a smaller tree would hold",
@@ -44,6 +52,7 @@ class Trace:
     `runs`, `counts` and `group` have one element a kind of run; `run_tokens`, `token_counts` and `token_group` one a
     number of tokens that a run committed. `tokens` and `plain_rounds` are sums by group. Tokens are those committed;
     where they are not logged (`emitted` is False), accepted drafts and one a pass.
+    `longest` is the longest draft that more than one of the units has. `units` is their effective number.
     """
 
     k: int
@@ -59,6 +68,7 @@ class Trace:
     requests: int
     longest: int
     emitted: bool
+    units: float
 
     def at(self, ks: Sequence[int]) -> Walked:
         """Walk the trace with every K of `ks`."""
@@ -70,7 +80,7 @@ class Trace:
                 self._sums(self.group, found.accepted * self.counts),
                 self._sums(self.token_group, passes(self.run_tokens, k) * self.token_counts),
             ]
-        return Walked(tuple(ks), np.stack(columns, axis=1))
+        return Walked(tuple(ks), np.stack(columns, axis=1), self.units)
 
     def _sums(self, group: Ints, values: Floats) -> Floats:
         return np.bincount(group, values, minlength=self.tokens.size).astype(np.float64)
@@ -85,14 +95,15 @@ class Walked:
 
     ks: tuple[int, ...]
     sums: Floats
+    units: float
 
     def totals(self) -> Floats:
         """The sums over all groups, an array (1, columns)."""
         return np.asarray(self.sums.sum(axis=0, keepdims=True), dtype=np.float64)
 
     def draws(self) -> Floats | None:
-        """Bootstrap draws of the sums, an array (replicates, columns); None below two groups."""
-        return resampled_sums(self.sums)
+        """Bootstrap draws of the sums, an array (replicates, columns); None below two units in effect."""
+        return None if self.units < FEWEST_UNITS else resampled_sums(self.sums)
 
     def split(self, sums: Floats, k: int) -> tuple[Floats, Floats, Floats]:
         """Take sums of `totals` or `draws` apart: tau_verified, tau_committed, share of plain rounds at one K."""
@@ -124,17 +135,28 @@ def source(rows: Sequence[Row], domain: Sequence[Row]) -> Source:
         for row in domain
         if row["kind"] != "chain" and row["rounds"] > _WORTH_A_WORD * total
     ]
-    if inner and shortened / inner > MOST_SHORTENED:
+    if _follows_something(inner, shortened):
         return Source(None, (f"no replay: {_VARYING.format(share=shortened / inner, k=trace.k)}", *notes))
-    if trace.rounds < _FEW_ROUNDS:
-        notes.append(f"the trace is short: {trace.rounds} rounds of {_requests(trace.requests)}")
     if not trace.emitted:
         notes.append("committed tokens are not logged: tau_committed takes accepted drafts and one token a pass")
     return Source(trace, tuple(notes))
 
 
-def _requests(count: int) -> str:
-    return f"{count} request{'' if count == 1 else 's'}"
+def told(k: int, rounds: int, requests: int) -> str:
+    """Say what the trace is, and where it is short."""
+    text = f"replayed from {_many(rounds, 'round')} of {_many(requests, 'request')} at K {k}"
+    if rounds < ENOUGH_ROUNDS:
+        return f"{text}: no K that can be replayed has {ENOUGH_ROUNDS} rounds"
+    return f"{text}: a short trace, see the intervals" if rounds < FEW_ROUNDS else text
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _follows_something(inner: int, shortened: int) -> bool:
+    """Whether more drafts are cut than `MOST_SHORTENED` of them and two standard deviations of that count."""
+    return shortened > MOST_SHORTENED * inner + 2.0 * math.sqrt(MOST_SHORTENED * (1.0 - MOST_SHORTENED) * inner)
 
 
 def _why(row: Row) -> str:
@@ -154,13 +176,13 @@ def _trace(rows: Sequence[Row]) -> tuple[Trace, int, int]:
     table, given = np.asarray(kinds, dtype=np.int64), np.asarray(committed, dtype=np.int64)
     size = min(len(rows), _GROUPS)
     of_row = np.arange(len(rows)) % _GROUPS
-    told = {
+    sums = {
         name: np.asarray([row[name] or 0 for row in rows], dtype=np.float64)
         for name in ("rounds", "plain_rounds", "accepted", "emitted", "emitted_rounds")
     }
-    every = told["rounds"] + told["plain_rounds"]
-    emitted = bool(np.all(told["emitted_rounds"] == every))
-    tokens = told["emitted"] if emitted else told["accepted"] + every
+    every = sums["rounds"] + sums["plain_rounds"]
+    emitted = bool(np.all(sums["emitted_rounds"] == every))
+    tokens = sums["emitted"] if emitted else sums["accepted"] + every
     trace = Trace(
         k=int(rows[0]["trace_k"]),
         runs=Runs(table[:, 1], table[:, 2].astype(np.bool_)),
@@ -170,11 +192,12 @@ def _trace(rows: Sequence[Row]) -> tuple[Trace, int, int]:
         token_counts=given[:, 2].astype(np.float64),
         token_group=given[:, 0],
         tokens=np.bincount(of_row, tokens, minlength=size).astype(np.float64),
-        plain_rounds=np.bincount(of_row, told["plain_rounds"], minlength=size).astype(np.float64),
-        rounds=int(told["rounds"].sum()),
+        plain_rounds=np.bincount(of_row, sums["plain_rounds"], minlength=size).astype(np.float64),
+        rounds=int(sums["rounds"].sum()),
         requests=sum(int(row["requests"]) for row in rows),
-        longest=max(int(row["longest"]) for row in rows),
+        longest=sorted(int(row["longest"]) for row in rows)[-2:][0],
         emitted=emitted,
+        units=float(every.sum() ** 2 / np.sum(every**2)),
     )
     return trace, sum(int(row["inner_rounds"]) for row in rows), sum(int(row["shortened"]) for row in rows)
 
