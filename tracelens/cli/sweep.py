@@ -30,11 +30,11 @@ def sweep(
     """Find the best draft length K for every class of traffic; 0 is off.
 
     A K that ran is shown as it ran. The others are replayed from the rounds of the longest K of the selection that has
-    20 rounds: the accepted prefixes are walked again with another draft length, and times are fitted over it. Where
-    both can be had they stand side by side with the replay's error. A K longer than any draft of these rounds is
-    extrapolated: it is shown, but never the best. Where rounds cannot be replayed (trees, n-gram drafters, histograms
-    alone) the geometric law takes their place, marked. With --claim the cost of a round is assumed where no times are
-    logged.
+    20 rounds of several requests: the accepted prefixes are walked again with another draft length, and times are
+    fitted over it. Where both can be had they stand side by side with the replay's error. A K longer than any draft of
+    these rounds is extrapolated: it is shown, but never the best. Where rounds cannot be replayed (trees, n-gram
+    drafters, histograms alone) the geometric law takes their place, marked. With --claim the cost of a round is assumed
+    where no times are logged.
     """
     from tracelens.analysis.asked import lengths
     from tracelens.analysis.claim import parse_claim

@@ -102,8 +102,7 @@ def _row(entry: SweepEntry, stratum: SweepStratum) -> Row:
 
 
 def _best_entry(stratum: SweepStratum) -> SweepEntry | None:
-    of_best = (e for e in stratum.entries if e.k == stratum.best_k and e.relative_token_time is not None)
-    return next(of_best, None)
+    return None if stratum.best_k is None else stratum.compared.get(stratum.best_k)
 
 
 def _source(entry: SweepEntry) -> str:
