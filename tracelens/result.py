@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -245,7 +246,9 @@ def _polars(table: pa.Table) -> pl.DataFrame:
 
 
 def _pandas(table: pa.Table) -> Any:
+    # pyarrow's own message for its absence differs from version to version.
     try:
-        return table.to_pandas()
-    except ModuleNotFoundError as error:
+        importlib.import_module("pandas")
+    except ImportError as error:
         raise InputError("to_pandas needs pandas: install it, or use to_polars or to_arrow") from error
+    return table.to_pandas()
