@@ -181,6 +181,15 @@ def test_only_plain_rounds(tmp_path: Path) -> None:
     assert "no round drafted a token" in stratum.verdict
 
 
+def test_rounds_that_nobody_counted_are_not_none(tmp_path: Path) -> None:
+    """Windows that count drafts and plain steps, and no rounds: unknown is not 0, so acceptance keeps its term."""
+    windows = [{"run_id": "spec", "ts_end": DAY, "source_line": i, "plain_steps": 10, "drafted": 300, "accepted": 160}
+               for i in range(30)]  # fmt: skip
+    found = gap(write_lake(tmp_path, runs=RUNS, windows=windows), ReportOptions(by=(), claim=CLAIM)).total
+    assert "alpha_shift" in {t.name for t in found.terms}
+    assert "no round drafted" not in found.verdict
+
+
 def test_one_request_has_no_interval(tmp_path: Path) -> None:
     lake = write_lake(tmp_path, runs=RUNS, rounds=[*speculating(1), *plain()])
     (stratum,) = gap(lake, ReportOptions(claim=CLAIM)).strata

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tracelens.analysis.costs import LEAST_MATCHED
@@ -124,6 +125,12 @@ def missing_figures(
         )
         for (where, remedy), (figures, needs) in together.items()
     )
+
+
+def of_interest(missing: Sequence[Missing], names: Collection[str]) -> tuple[Missing, ...]:
+    """What an analysis that shows these figures alone has to say of them."""
+    kept = ((item, [n for n in item.figure.split(", ") if n in names]) for item in missing)
+    return tuple(replace(item, figure=", ".join(figures)) for item, figures in kept if figures)
 
 
 def _gaps(total: Stratum, strata: Sequence[Stratum], *, timed_apart: bool) -> Iterator[tuple[str, str, str]]:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tracelens.analysis import verdict
+from tracelens.analysis import coverage, verdict
 from tracelens.analysis.answers import Key
 from tracelens.analysis.claim import Claim
 from tracelens.analysis.ratios import MOST, QUERIES, Ratios, stratum_ratios
 from tracelens.analysis.ratios import NAMES as RATIOS
-from tracelens.analysis.results import BaselineTerm, GapResult, GapStratum, GapTerm, Missing, Stratum, Warning
+from tracelens.analysis.results import BaselineTerm, GapResult, GapStratum, GapTerm, Stratum, Warning
 from tracelens.analysis.session import Question, Session, opened
 from tracelens.errors import InputError
 from tracelens.model.gap import NAMES, Gap, Observed, Term, decompose, log_mean
@@ -42,7 +42,7 @@ def gap(lake: Path, question: Question) -> GapResult:
         by = tuple(dict.fromkeys(question.by))
         told = tuple(session.missing()) if session.engines else ()
         warnings = (*_lengths_mixed(session, claim), *session.warnings())
-        return GapResult(by, claim.as_mapping(), strata[:-1], strata[-1], _of_gap(told), warnings)
+        return GapResult(by, claim.as_mapping(), strata[:-1], strata[-1], coverage.of_interest(told, _NEEDED), warnings)
 
 
 def _lengths_mixed(session: Session, claim: Claim) -> list[Warning]:
@@ -59,16 +59,6 @@ _NEEDED = {
     "verify_inflation", "round_cost", "speedup_step", "speedup_tpot", "draft_ms", "target_ms", "step_ms", "sample_ms",
     "rollback_ms", "repack_ms", "emit_lag_ms", "baseline_ms", "tpot_ms", "task_type", "temperature",
 }  # fmt: skip
-
-
-def _of_gap(missing: Sequence[Missing]) -> tuple[Missing, ...]:
-    """Leave what a gap has no use for out of what cannot be had."""
-    found = []
-    for item in missing:
-        names = [name for name in item.figure.split(", ") if name in _NEEDED]
-        if names:
-            found.append(dataclasses.replace(item, figure=", ".join(names)))
-    return tuple(found)
 
 
 def _stratum(session: Session, key: Key, stratum: Stratum, claim: Claim) -> GapStratum:

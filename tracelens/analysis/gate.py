@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tracelens.analysis import coverage
 from tracelens.analysis.answers import Key
 from tracelens.analysis.costs import Priced
 from tracelens.analysis.results import Missing, Value, Warning
@@ -109,7 +110,7 @@ def gate(lake: Path, question: Question, options: GateOptions | None = None) -> 
         found = [_stratum(session, key, options) for key in session.every_key()]
         strata, total = tuple(found[:-1]), found[-1]
         decision = worst(Decision(s.decision, ()) for s in strata or (total,)).name
-        told = _of_gate(session) if session.engines else ()
+        told = coverage.of_interest(session.missing(), _NEEDED) if session.engines else ()
         by = tuple(dict.fromkeys(question.by))
         return GateResult(by, options, strata, total, decision, told, session.warnings())
 
@@ -125,15 +126,6 @@ def _check(options: GateOptions) -> None:
 
 _NEEDED = {"relative_token_time", "speedup_tpot", "break_even_alpha", "draft_accept_ratio", "near_k_round_share",
            "n_eff", "baseline_ms"}  # fmt: skip
-
-
-def _of_gate(session: Session) -> tuple[Missing, ...]:
-    found = []
-    for item in session.missing():
-        names = [name for name in item.figure.split(", ") if name in _NEEDED]
-        if names:
-            found.append(Missing(", ".join(names), item.because, item.switch_on))
-    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,8 +70,8 @@ def stratum_ratios(answers: Answers, key: Key, priced: Priced) -> Ratios:
     """Ratios of a stratum over the rows that its baseline prices, as the report prints them."""
     alpha, rho, base = priced.alpha, priced.rho, priced.base
     values: dict[str, float | None] = {name: alpha.get(name) for name in NAMES if name in alpha}
-    rounds = alpha.get("all_rounds")
-    values["drafting_share"] = (alpha.get("rounds") or 0.0) / rounds if rounds else None
+    drafting, rounds = alpha.get("rounds"), alpha.get("all_rounds")
+    values["drafting_share"] = drafting / rounds if drafting is not None and rounds else None
     values |= {name: rho.get(name) for name in NAMES if name in rho}
     values["plain_ms"], values["plain_tpot_ms"] = priced.baseline, priced.tpot
     values["tpot_ms"] = priced.speedup.get("tpot_ms")
