@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from tracelens.analysis import coverage, verdict
 from tracelens.analysis.answers import Key
 from tracelens.analysis.claim import Claim
-from tracelens.analysis.ratios import MOST, QUERIES, Ratios, stratum_ratios
+from tracelens.analysis.ratios import MOST, Ratios, stratum_ratios
 from tracelens.analysis.ratios import NAMES as RATIOS
+from tracelens.analysis.ratios import QUERIES as QUERIES
 from tracelens.analysis.results import BaselineTerm, GapResult, GapStratum, GapTerm, Stratum, Warning
 from tracelens.analysis.session import Question, Session, opened
 from tracelens.errors import InputError
@@ -34,15 +35,29 @@ def gap(lake: Path, question: Question) -> GapResult:
     Raises:
         InputError: no claim; no lake there, an unknown column or run, a `where` that does not fit.
     """
-    claim = question.claim
-    if claim is None:
-        raise InputError("gap needs what was planned: --claim alpha=.72,rho=.1,k=5 (or @FILE.json)")
+    _claim(question)
     with opened(lake, question, QUERIES) as session:
-        strata = tuple(_stratum(session, key, session.stratum(key), claim) for key in session.every_key())
-        by = tuple(dict.fromkeys(question.by))
-        told = tuple(session.missing()) if session.engines else ()
-        warnings = (*_lengths_mixed(session, claim), *session.warnings())
-        return GapResult(by, claim.as_mapping(), strata[:-1], strata[-1], coverage.of_interest(told, _NEEDED), warnings)
+        return gap_of(session)
+
+
+def gap_of(session: Session) -> GapResult:
+    """The same over a session that was opened with `QUERIES`.
+
+    Raises:
+        InputError: its question has no claim.
+    """
+    claim = _claim(session.question)
+    strata = tuple(_stratum(session, key, session.stratum(key), claim) for key in session.every_key())
+    by = tuple(dict.fromkeys(session.question.by))
+    told = tuple(session.missing()) if session.engines else ()
+    warnings = (*_lengths_mixed(session, claim), *session.warnings())
+    return GapResult(by, claim.as_mapping(), strata[:-1], strata[-1], coverage.of_interest(told, _NEEDED), warnings)
+
+
+def _claim(question: Question) -> Claim:
+    if question.claim is None:
+        raise InputError("gap needs what was planned: --claim alpha=.72,rho=.1,k=5 (or @FILE.json)")
+    return question.claim
 
 
 def _lengths_mixed(session: Session, claim: Claim) -> list[Warning]:

@@ -25,6 +25,8 @@ from tracelens.model.decision import (
 )
 from tracelens.model.speedup import break_even_ratio
 
+#: What a session must answer beyond a report.
+QUERIES = ("batches",)
 #: A class is said to make the others pay from here on.
 HEAVY_DRAG = 1.1
 #: Padding and routing are spoken of from these shares on.
@@ -106,13 +108,18 @@ def gate(lake: Path, question: Question, options: GateOptions | None = None) -> 
     """
     options = options or GateOptions()
     _check(options)
-    with opened(lake, question, ("batches",)) as session:
-        found = [_stratum(session, key, options) for key in session.every_key()]
-        strata, total = tuple(found[:-1]), found[-1]
-        decision = worst(Decision(s.decision, ()) for s in strata or (total,)).name
-        told = coverage.of_interest(session.missing(), _NEEDED) if session.engines else ()
-        by = tuple(dict.fromkeys(question.by))
-        return GateResult(by, options, strata, total, decision, told, session.warnings())
+    with opened(lake, question, QUERIES) as session:
+        return gate_of(session, options)
+
+
+def gate_of(session: Session, options: GateOptions) -> GateResult:
+    """The same over a session that was opened with `QUERIES`."""
+    found = [_stratum(session, key, options) for key in session.every_key()]
+    strata, total = tuple(found[:-1]), found[-1]
+    decision = worst(Decision(s.decision, ()) for s in strata or (total,)).name
+    told = coverage.of_interest(session.missing(), _NEEDED) if session.engines else ()
+    by = tuple(dict.fromkeys(session.question.by))
+    return GateResult(by, options, strata, total, decision, told, session.warnings())
 
 
 def _check(options: GateOptions) -> None:

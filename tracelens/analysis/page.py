@@ -8,13 +8,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelens.analysis import page_sql
-from tracelens.analysis.gap import gap
-from tracelens.analysis.gate import GateResult, gate
+from tracelens.analysis import gap, gate, page_sql, sweep
+from tracelens.analysis.gate import GateOptions, GateResult
 from tracelens.analysis.page_sql import Statements
 from tracelens.analysis.results import GapResult, Report
 from tracelens.analysis.session import Question, Session, opened
-from tracelens.analysis.sweep import SweepResult, sweep
+from tracelens.analysis.sweep import SweepResult
 
 if TYPE_CHECKING:
     import duckdb
@@ -124,22 +123,26 @@ def page(lake: Path, question: Question | None = None) -> Page:
     """
     question = question or Question()
     by = tuple(dict.fromkeys(question.by))
-    with opened(lake, question) as session:
+    by_k = _K in by
+    planned = question.claim is not None
+    with opened(lake, question, (*(gap.QUERIES if planned else ()), *gate.QUERIES)) as session:
         claim = None if question.claim is None else question.claim.as_mapping()
         report = Report(by, session.strata, session.total, session.missing(), session.warnings(), claim)
         covered = _covered(session)
         times = [Moment(**_chosen(row, Moment)) for row in _rows(session.con, "over_time")]
         heat = tuple(Cell(**_chosen(row, Cell)) for row in _rows(session.con, "heat_map"))
         top = tuple(Wasteful(**_chosen(row, Wasteful)) for row in _rows(session.con, "top_requests"))
+        split = gap.gap_of(session) if planned else None
+        gated = gate.gate_of(session, GateOptions())
+        swept = None if by_k else sweep.sweep_of(session, lake)
         statements = page_sql.statements(session.con)
-    by_k = _K in by
     return Page(
         question=question,
         covered=covered,
         report=report,
-        gap=None if question.claim is None else gap(lake, question),
-        gate=gate(lake, question),
-        sweep=None if by_k else sweep(lake, question),
+        gap=split,
+        gate=gated,
+        sweep=swept,
         no_sweep=f"strata are by {_K}, and a sweep compares these: leave it out of --by" if by_k else None,
         times=tuple(times[-MOST_POINTS:]),
         times_cut=len(times) > MOST_POINTS,

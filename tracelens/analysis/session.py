@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +58,7 @@ class Session:
     total: Stratum
     hidden: tuple[Stratum, ...]
     engines: tuple[str, ...]
+    _told: list[tuple[Warning, ...]] = field(default_factory=list, repr=False, compare=False)
 
     def every_key(self) -> list[Key]:
         """Key of every stratum shown, in order, and None for the total at the end."""
@@ -76,7 +77,12 @@ class Session:
         return coverage.missing_figures(self.total, self.strata, self.engines, timed_apart=bool(self.hidden))
 
     def warnings(self) -> tuple[Warning, ...]:
-        """What a reader of the figures must know, what touches every figure first."""
+        """What a reader of the figures must know, what touches every figure first; several answers share it."""
+        if not self._told:
+            self._told.append(self._warnings())
+        return self._told[0]
+
+    def _warnings(self) -> tuple[Warning, ...]:
         nothing = [] if self.engines else absent.nothing_selected(self.con)
         named = self.question.baseline if isinstance(self.question.baseline, str) else None
         return (

@@ -122,19 +122,26 @@ def sweep(lake: Path, question: Question | None = None, ks: Sequence[int] = DEFA
     if _K in by:
         raise InputError(f"sweep compares the K of a stratum, so strata cannot be by {_K}: leave it out of --by")
     with opened(lake, replace(question, by=by)) as session:
-        claim = None if question.claim is None else question.claim.as_mapping()
-        warnings = session.warnings()
-        nothing = next((w.text for w in warnings if w.code == NOTHING), None)
-        if nothing is not None:
-            return SweepResult(by, asked, (), _empty(nothing), (), warnings, claim)
-        answers = {name: run_query(session.con, name) for name in _QUERIES}
-        ran = _one_k(session) or _ran(lake, session.question)
-        missing = session.missing()
-        total, *strata = (
-            _stratum(session, key, stratum, answers, ran.get(key, {}), asked, missing)
-            for key, stratum in _keyed(session).items()
-        )
-        return SweepResult(by, asked, tuple(strata), total, missing, warnings, claim)
+        return sweep_of(session, lake, asked)
+
+
+def sweep_of(session: Session, lake: Path, asked: Sequence[int] = DEFAULT_KS) -> SweepResult:
+    """The same over a session whose strata are not by K; `lake` is opened again where several K ran."""
+    question = session.question
+    by = tuple(dict.fromkeys(question.by))
+    claim = None if question.claim is None else question.claim.as_mapping()
+    warnings = session.warnings()
+    nothing = next((w.text for w in warnings if w.code == NOTHING), None)
+    if nothing is not None:
+        return SweepResult(by, tuple(asked), (), _empty(nothing), (), warnings, claim)
+    answers = {name: run_query(session.con, name) for name in _QUERIES}
+    ran = _one_k(session) or _ran(lake, replace(question, by=by))
+    missing = session.missing()
+    total, *strata = (
+        _stratum(session, key, stratum, answers, ran.get(key, {}), asked, missing)
+        for key, stratum in _keyed(session).items()
+    )
+    return SweepResult(by, tuple(asked), tuple(strata), total, missing, warnings, claim)
 
 
 def _empty(why: str) -> SweepStratum:
