@@ -16,6 +16,7 @@ from tracelens.analysis.compared import IN_ITS_PLACE, TWO_CONVENTIONS, Change, C
 from tracelens.analysis.mixing import Mix
 from tracelens.analysis.results import Missing, Warning
 from tracelens.analysis.sides import Side
+from tracelens.reporters.arrow import table
 from tracelens.reporters.compare import VIEW
 
 from .fixture import HOSTILE
@@ -303,3 +304,17 @@ def test_csv_has_a_row_for_every_class_and_figure() -> None:
     only_b = [r for r in rows if r["row"] == "stratum" and r["task_type"] == ""]
     assert {r["change_because"] for r in only_b} == {"this class of traffic is on B only"}
     assert all(not r["task_type"].startswith("=") for r in rows)
+
+
+def test_csv_and_parquet_carry_the_mix_effect_in_the_same_columns() -> None:
+    answer = comparison()
+    rows = list(csv.DictReader(io.StringIO(shown(answer, "csv"))))
+    document = json.loads(shown(answer, "json"))
+    names = {name for name in rows[0] if name.startswith("mix_effect_")}
+    assert names == {name for name in table(answer, document).column_names if name.startswith("mix_effect_")}
+    assert names == {f"mix_effect_{name}" for name in document["mix_effect"]["draft_accept_ratio"]}
+    for row in rows:
+        effect = document["mix_effect"].get(row["figure"]) if row["row"] == "total" else None
+        for part in ("total", "mix", "within"):
+            told = None if effect is None else effect[part]
+            assert row[f"mix_effect_{part}"] == ("" if told is None else repr(told))

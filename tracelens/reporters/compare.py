@@ -170,18 +170,22 @@ def _change_document(change: Change) -> dict[str, Any]:
 
 
 def _mix_document(mix: Mix) -> dict[str, Any]:
-    names = ("total", "mix", "within", "weights", "driver", "because", "shifted", "share_a", "share_b", "classes",
-             "along", "along_significant", "paradox")  # fmt: skip
-    return {name: getattr(mix, name) for name in names} | {"reversed": mix.is_reversed}
+    return {name: getattr(mix, name) for name in _MIX} | {"reversed": mix.is_reversed}
 
 
+_MIX = ("total", "mix", "within", "weights", "driver", "because", "shifted", "share_a", "share_b", "classes", "along",
+        "along_significant", "paradox")  # fmt: skip
 _CHANGE = ("value", "low", "high", "ratio", "p_value", "p_adjusted", "significant", "because", "within_noise")
 
 
 def _rows(result: Comparison) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
     ends = ("", "_low", "_high")
     sides = [f"{side}{end}" for side in "ab" for end in ends]
-    names = ["row", *result.by, "figure", *sides, *(f"change{'' if n == 'value' else f'_{n}'}" for n in _CHANGE)]
+    changes = [f"change{'' if n == 'value' else f'_{n}'}" for n in _CHANGE]
+    mixes = [f"mix_effect_{name}" for name in (*_MIX, "reversed")]
+    names = ["row", *result.by, "figure", *sides, *changes, *mixes]
+    effects = {name: list(_mix_document(mix).values()) for name, mix in result.mix_effect.items()}
+    nothing: list[Any] = [None] * len(mixes)
     rows = [
         [
             "total" if row is result.total else "stratum",
@@ -189,6 +193,7 @@ def _rows(result: Comparison) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
             name,
             *((side or {}).get(f"{name}{end}") for side in (row.a, row.b) for end in ends),
             *(getattr(change_of(row, name), part) for part in _CHANGE),
+            *(effects.get(name, nothing) if row is result.total else nothing),
         ]
         for row in (*result.strata, result.total)
         for name in FIGURES
