@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens.analysis.results import Value
 from tracelens.analysis.selection import Defined, keep, narrow
+from tracelens.lake import progress
 from tracelens.resources import room
 
 if TYPE_CHECKING:
@@ -86,7 +87,9 @@ def ask(con: duckdb.DuckDBPyConnection, defined: Defined, more: Sequence[str] = 
 
 def run_query(con: duckdb.DuckDBPyConnection, name: str) -> Rows:
     """Run a query of `queries/` whose first column is `stratum`; rows by stratum, in the query's order."""
-    return _by_stratum(con, _text(name))
+    found = _by_stratum(con, _text(name))
+    progress.step()
+    return found
 
 
 def _price(con: duckdb.DuckDBPyConnection) -> Rows:

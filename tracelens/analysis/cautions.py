@@ -10,6 +10,7 @@ from tracelens.analysis.costs import LEAST_MATCHED
 from tracelens.analysis.matching import literal
 from tracelens.analysis.results import Stratum, Warning, label
 from tracelens.analysis.selection import Defined
+from tracelens.lake import progress
 
 if TYPE_CHECKING:
     import duckdb
@@ -323,4 +324,5 @@ def _rejects(con: duckdb.DuckDBPyConnection, defined: Defined) -> list[Warning]:
 
 def _count(con: duckdb.DuckDBPyConnection, sql: str) -> int:
     row = con.execute(sql).fetchone()
+    progress.step()
     return int(row[0]) if row else 0

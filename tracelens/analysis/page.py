@@ -12,8 +12,9 @@ from tracelens.analysis import gap, gate, page_sql, sweep
 from tracelens.analysis.gate import GateOptions, GateResult
 from tracelens.analysis.page_sql import Statements
 from tracelens.analysis.results import GapResult, Report
-from tracelens.analysis.session import Question, Session, opened
+from tracelens.analysis.session import ASKED, Question, Session, opened
 from tracelens.analysis.sweep import SweepResult
+from tracelens.lake import progress
 
 if TYPE_CHECKING:
     import duckdb
@@ -125,6 +126,7 @@ def page(lake: Path, question: Question | None = None) -> Page:
     by = tuple(dict.fromkeys(question.by))
     by_k = _K in by
     planned = question.claim is not None
+    progress.expect(2 * ASKED)
     with opened(lake, question, (*(gap.QUERIES if planned else ()), *gate.QUERIES)) as session:
         claim = None if question.claim is None else question.claim.as_mapping()
         report = Report(by, session.strata, session.total, session.missing(), session.warnings(), claim)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tracelens.analysis import matching
 from tracelens.analysis.matching import Matching, literal, struct
 from tracelens.errors import InputError
+from tracelens.lake import progress
 
 if TYPE_CHECKING:
     import duckdb
@@ -91,6 +92,7 @@ def keep_small_tables(con: duckdb.DuckDBPyConnection) -> None:
     ).fetchone()
     keep(con, "request_traits", "" if gaps and gaps[0] else " where false")
     records = con.execute("select sum(records) from held").fetchone()
+    progress.holds(int(records[0] or 0) if records else 0)
     if records and (records[0] or 0) <= SMALL:
         keep(con, "facts")
 
@@ -139,6 +141,7 @@ def keep(con: duckdb.DuckDBPyConnection, name: str, condition: str = "") -> None
     """Turn a view into a table of the connection, seen under the view's name."""
     con.execute(f"create or replace table kept_{name} as select * from {name}{condition}")
     con.execute(f"create or replace view {name} as select * from kept_{name}")
+    progress.step()
 
 
 def filters_of(selection: Selection) -> list[str]:

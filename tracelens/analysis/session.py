@@ -16,11 +16,14 @@ from tracelens.analysis.costs import Priced
 from tracelens.analysis.results import Missing, Stratum, Warning
 from tracelens.analysis.selection import Defined, Selection, define_strata, keep_small_tables, utc
 from tracelens.errors import InputError
+from tracelens.lake import progress
 from tracelens.lake.connection import connect, define_grouping
 
 if TYPE_CHECKING:
     import duckdb
 
+#: About how many queries a session takes, those behind its warnings included: for the bar of whoever waits.
+ASKED = 41
 # A stratum is shown when it holds at least one of these.
 _SUBSTANCE = ("accepted", "drafted", "plain_steps", "draft_ms_per_token", "target_ms", "step_ms", "tpot_ms")
 
@@ -101,6 +104,7 @@ def opened(lake: Path, question: Question, more: Sequence[str] = ()) -> Iterator
     """
     by = tuple(dict.fromkeys(question.by))
     _check(question)
+    progress.expect(ASKED + len(more))
     con = connect(lake, grouped=False)
     try:
         keep_small_tables(con)

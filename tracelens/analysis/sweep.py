@@ -11,7 +11,7 @@ from tracelens.analysis.answers import Key, Rows, run_query
 from tracelens.analysis.costs import Priced
 from tracelens.analysis.figures import Row
 from tracelens.analysis.results import NOTHING, Missing, Stratum, Value, Warning
-from tracelens.analysis.session import Question, Session, opened
+from tracelens.analysis.session import ASKED, Question, Session, opened
 from tracelens.analysis.sweep_costs import FITTED, PROPORTIONAL, CostModel, cost_model
 from tracelens.analysis.sweep_entries import (
     Best,
@@ -25,6 +25,7 @@ from tracelens.analysis.sweep_entries import (
 )
 from tracelens.analysis.sweep_trace import Source, source, told
 from tracelens.errors import InputError
+from tracelens.lake import progress
 
 __all__ = ["DEFAULT_KS", "LONGEST_K", "SweepEntry", "SweepResult", "SweepStratum", "checked_ks", "sweep"]
 
@@ -121,6 +122,7 @@ def sweep(lake: Path, question: Question | None = None, ks: Sequence[int] = DEFA
     by = tuple(dict.fromkeys(question.by))
     if _K in by:
         raise InputError(f"sweep compares the K of a stratum, so strata cannot be by {_K}: leave it out of --by")
+    progress.expect(2 * ASKED)
     with opened(lake, replace(question, by=by)) as session:
         return sweep_of(session, lake, asked)
 

@@ -8,6 +8,7 @@ import typer
 
 from tracelens.cli import options as opt
 from tracelens.cli.output import opened
+from tracelens.cli.waiting import waiting
 
 _SIDE = "a run (several: run1+run2), a period (2026-05-01..2026-05-07), version:X or label:NAME=VALUE."
 
@@ -42,18 +43,19 @@ def compare(
 
     chosen = opt.chosen_format(fmt, as_json, output)
     check(chosen)
-    result = analyse(
-        lake,
-        word(a),
-        word(b),
-        Question(
-            by=opt.columns(by),
-            where=where,
-            since=opt.moment(since, "--since"),
-            until=opt.moment(until, "--until"),
-            runs=tuple(run),
-            baseline=opt.run_or_ms(baseline),
-        ),
-    )
+    with waiting():
+        result = analyse(
+            lake,
+            word(a),
+            word(b),
+            Question(
+                by=opt.columns(by),
+                where=where,
+                since=opt.moment(since, "--since"),
+                until=opt.moment(until, "--until"),
+                runs=tuple(run),
+                baseline=opt.run_or_ms(baseline),
+            ),
+        )
     with opened(output) as out:
         VIEW.render(result, chosen, out)

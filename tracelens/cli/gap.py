@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tracelens.cli import options as opt
 from tracelens.cli.output import opened
+from tracelens.cli.waiting import waiting
 
 
 def gap(
@@ -30,6 +31,7 @@ def gap(
 
     chosen = opt.chosen_format(fmt, as_json, output)
     check(chosen)
-    result = analyse(lake, opt.question(by, where, since, until, run, baseline, claim))
+    with waiting():
+        result = analyse(lake, opt.question(by, where, since, until, run, baseline, claim))
     with opened(output) as out:
         VIEW.render(result, chosen, out)

@@ -9,6 +9,7 @@ import typer
 
 from tracelens.cli import options as opt
 from tracelens.cli.output import opened
+from tracelens.cli.waiting import waiting
 from tracelens.errors import InputError
 
 EXIT = {"GO": 0, "NO_GO": 1, "INCONCLUSIVE": 2}
@@ -68,7 +69,8 @@ def gate(
     question = opt.question(by, where, since, until, run, baseline, None, near_k=near_k)
     if emit_policy is not None:
         _apart(emit_policy, output)
-    result = analyse(lake, question, GateOptions(margin, min_requests, max_near_k))
+    with waiting():
+        result = analyse(lake, question, GateOptions(margin, min_requests, max_near_k))
     if emit_policy is not None:
         from tracelens.analysis.policy import policy
 

@@ -10,6 +10,7 @@ import typer
 from tracelens.cli import browser
 from tracelens.cli import options as opt
 from tracelens.cli.output import opened
+from tracelens.cli.waiting import waiting
 
 
 def report(
@@ -60,7 +61,8 @@ def report(
     if chosen in PAGE_FORMATS:
         from tracelens.analysis.page import page
 
-        shown = page(lake, question)
+        with waiting():
+            shown = page(lake, question)
         target = browser.place(output) if in_browser else output
         with opened(target) as out:
             pages.render(shown, chosen, chart, out)
@@ -70,6 +72,7 @@ def report(
     from tracelens.analysis.report import report as analyse
 
     text = reporter(chosen)
-    result = analyse(lake, question)
+    with waiting():
+        result = analyse(lake, question)
     with opened(output) as out:
         text.render(result, out)

@@ -8,6 +8,7 @@ import typer
 
 from tracelens.cli import options as opt
 from tracelens.cli.output import opened
+from tracelens.cli.waiting import waiting
 
 
 def sweep(
@@ -45,18 +46,19 @@ def sweep(
 
     chosen = opt.chosen_format(fmt, as_json, output)
     check(chosen)
-    result = analyse(
-        lake,
-        Question(
-            by=opt.columns(by),
-            where=where,
-            since=opt.moment(since, "--since"),
-            until=opt.moment(until, "--until"),
-            runs=tuple(run),
-            baseline=opt.run_or_ms(baseline),
-            claim=None if claim is None else parse_claim(claim),
-        ),
-        lengths(k),
-    )
+    with waiting():
+        result = analyse(
+            lake,
+            Question(
+                by=opt.columns(by),
+                where=where,
+                since=opt.moment(since, "--since"),
+                until=opt.moment(until, "--until"),
+                runs=tuple(run),
+                baseline=opt.run_or_ms(baseline),
+                claim=None if claim is None else parse_claim(claim),
+            ),
+            lengths(k),
+        )
     with opened(output) as out:
         VIEW.render(result, chosen, out)

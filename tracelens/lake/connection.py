@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.errors import InputError
+from tracelens.lake import progress
 from tracelens.resources import room
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def connect(lake: Path, *, lock: bool = True, grouped: bool = True) -> duckdb.Du
     if lock:
         con.execute("set allowed_directories = $1", [[str(lake), pattern]])
         con.execute("set enable_external_access = false")
+    progress.connected(con)
     con.execute(_views()[0])
     if grouped:
         define_grouping(con)

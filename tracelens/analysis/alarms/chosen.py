@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracelens.analysis.selection import Defined
+from tracelens.lake import progress
 
 if TYPE_CHECKING:
     import duckdb
@@ -46,7 +47,9 @@ def rows(con: duckdb.DuckDBPyConnection, sql: str, values: Sequence[object] = ()
     """Rows of a query as dicts."""
     cursor = con.execute(sql, list(values))
     names = [column[0] for column in cursor.description or ()]
-    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    found: list[Mapping[str, Any]] = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    progress.step()
+    return found
 
 
 def more(count: int, what: str = "run") -> str:
