@@ -91,7 +91,8 @@ create or replace view sources as from read_parquet(lake_files('sources'), union
 
 -- ---------------------------------------------------------------- one row a request
 -- Records of several surfaces that speak of one request (access and query log; response and request line) become one
--- row: in every column the first value that is not NULL, the record with counts first. Several records of one surface
+-- row: in every column the first value that is not NULL, the record with counts first; `conflicting` names the columns
+-- in which they contradict each other. Several records of one surface
 -- with one id (an id used twice) stay apart, and so does everything of that id. Within a run first; across runs only
 -- where the id is no counter of one process (llama.cpp numbers its tasks from 0).
 create or replace view requests_joined as
@@ -123,15 +124,18 @@ with keyed as not materialized (
   select engine, join_key, shelf,
          arg_min(columns(* exclude (engine, join_key, shelf, preference, same_in_run, same_anywhere, one_in_run,
                                     one_anywhere, place)), place),
-         differs(output_tokens) + differs(rounds) + differs(drafted) + differs(accepted) + differs(temperature)
-           + differs(top_p) + differs(task_type) + differs(model) as conflicts,
+         list_filter(['output_tokens', 'rounds', 'drafted', 'accepted', 'temperature', 'top_p', 'task_type', 'model'],
+                     lambda name, i: [differs(output_tokens), differs(rounds), differs(drafted), differs(accepted),
+                                      differs(temperature), differs(top_p), differs(task_type), differs(model)][i] = 1)
+           as conflicting,
+         len(conflicting) as conflicts,
          count(*) as records
   from grouped
   group by engine, join_key, shelf
 )
 select * exclude (shelf) from merged
 union all by name
-select * exclude (preference), 0 as conflicts, 1 as records from alone;
+select * exclude (preference), []::varchar[] as conflicting, 0 as conflicts, 1 as records from alone;
 
 -- ---------------------------------------------------------------- which grain holds what
 -- Per run, grain and surface: how many rows hold each group of figures. Small; `tracelens report` keeps it as a table.

@@ -313,6 +313,20 @@ def test_forced_acceptance(tmp_path: Path) -> None:
     assert "left out" in next(w.text for w in both.warnings if w.code == "forced_acceptance")
 
 
+def test_records_that_contradict_each_other_are_counted_by_column(tmp_path: Path) -> None:
+    requests = []
+    for i in range(4):
+        said = {"request_id": f"cmpl-r{i}-0", "surface": "vllm.request_line", "temperature": 0.7 if i else 0.2}
+        gave = {"surface": "vllm.response", "drafted": 8, "accepted": 3, "rounds": 2, "temperature": 0.7}
+        requests += [said, {**gave, "request_id": f"cmpl-r{i}", "output_tokens": 6}]
+        span = {"surface": "vllm.otel_span", "output_tokens": 6 if i < 2 else 7, "temperature": 0.7}
+        requests.append({**span, "request_id": f"cmpl-r{i}-0"})
+    told = report(write_lake(tmp_path, requests=requests)).warnings
+    one = next(w for w in told if w.code == "conflicting_records")
+    assert one.evidence == {"requests": 3, "output_tokens": 2, "temperature": 1}
+    assert "output_tokens (2), temperature (1)" in one.text
+
+
 def test_a_runaway_request_is_named(tmp_path: Path) -> None:
     rows = [{"request_id": "loop", "drafted": 4, "accepted": 4}] * 50 + planted(0.5, 3, requests=5)
     found = report(write_lake(tmp_path, rounds=rows), ALL)

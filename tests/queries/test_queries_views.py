@@ -87,6 +87,7 @@ def test_two_surfaces_of_a_request_become_one_row(tmp_path: Path) -> None:
     one = found[0]
     assert (one["run_id"], one["surface"], one["accepted"]) == ("run", "vllm.response", 3)
     assert (one["temperature"], one["output_tokens"], one["conflicts"], one["records"]) == (0.7, 6, 1, 2)
+    assert (one["conflicting"], found[1]["conflicting"]) == (["output_tokens"], [])
 
 
 def test_an_id_used_twice_stays_two_requests(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tracelens.analysis.alarms import collect
+from tracelens.analysis.alarms.chosen import rows
 from tracelens.analysis.costs import LEAST_MATCHED
 from tracelens.analysis.matching import literal
 from tracelens.analysis.results import Stratum, Warning, label
@@ -305,11 +306,24 @@ def _uncertain_counts(con: duckdb.DuckDBPyConnection, total: Stratum) -> list[Wa
         part = "some" if basis == "mixed" else "all"
         text = f"committed tokens are not logged for {part} rounds: there tau_committed counts tokens before stop cuts"
         found.append(Warning("tau_committed_" + basis, text, {"tau_committed": total.figures.get("tau_committed")}))
-    conflicts = _count(con, "select count(*) from requests_joined where conflicts > 0 and run_id in (from chosen_runs)")
-    if conflicts:
-        text = "requests seen in several records have values that differ; the record with counts was believed"
-        found.append(Warning("conflicting_records", text, {"requests": conflicts}))
-    return found
+    return found + _conflicts(con)
+
+
+def _conflicts(con: duckdb.DuckDBPyConnection) -> list[Warning]:
+    """Requests that several records tell of differently, and in which columns."""
+    columns = rows(
+        con,
+        "with met as (select conflicting from requests_joined where conflicts > 0 and run_id in (from chosen_runs))"
+        " select null as name, count(*) as requests from met having count(*) > 0 union all"
+        " select name, count(*) from met, unnest(conflicting) as u(name) group by name"
+        " order by name is not null, requests desc, name",
+    )
+    if not columns:
+        return []
+    by_column = {row["name"]: row["requests"] for row in columns[1:]}
+    told = ", ".join(f"{name} ({n})" for name, n in by_column.items())
+    text = f"requests seen in several records have values that differ, in {told}; the record with counts was believed"
+    return [Warning("conflicting_records", text, {"requests": columns[0]["requests"], **by_column})]
 
 
 def _rejects(con: duckdb.DuckDBPyConnection, defined: Defined) -> list[Warning]:
