@@ -21,6 +21,7 @@ from tracelens.engines.generic import rules
 from tracelens.ingest.fast_sql import Statement, statement
 from tracelens.ingest.rows import Naming
 from tracelens.ingest.typed import BARE, ZONED, columns_of, decoder, stamp_range
+from tracelens.lake.connection import silent
 from tracelens.lake.parquet import COMPRESSION, ROW_GROUP
 from tracelens.lake.schema import DAY_OF, FACTS, NO_DAY
 from tracelens.sources.discover import SourceFile
@@ -265,9 +266,7 @@ def write(
 
 
 def _connection(spill: Path) -> duckdb.DuckDBPyConnection:
-    import duckdb
-
-    con = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
+    con = silent()
     con.execute(f"set memory_limit = '{_MEMORY}'; set timezone = 'UTC'; set threads = 2")
     con.execute("set temp_directory = $1", [str(spill)])
     return con

@@ -18,6 +18,18 @@ if TYPE_CHECKING:
 _GROUPING = "-- ---------------------------------------------------------------- what the queries read"
 
 
+def silent() -> duckdb.DuckDBPyConnection:
+    """An in-memory DuckDB that loads no extension and prints nothing.
+
+    DuckDB 2.0 prints a progress bar to stdout for whatever takes two seconds, in the middle of our JSON.
+    """
+    import duckdb
+
+    con = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
+    con.execute("set enable_progress_bar_print = false")
+    return con
+
+
 def connect(lake: Path, *, lock: bool = True, grouped: bool = True) -> duckdb.DuckDBPyConnection:
     """Open an in-memory DuckDB with the canonical views over `lake`.
 
@@ -32,9 +44,7 @@ def connect(lake: Path, *, lock: bool = True, grouped: bool = True) -> duckdb.Du
         InputError: there is no lake at that place.
     """
     check(lake)
-    import duckdb
-
-    con = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
+    con = silent()
     con.execute("set timezone = 'UTC'")
     # The views look for files by a pattern: what is special in one stands for itself here.
     pattern = re.sub(r"([*?\[])", r"[\1]", str(lake))

@@ -57,8 +57,6 @@ def connected(con: duckdb.DuckDBPyConnection) -> None:
     """A connection whose queries somebody may wait for."""
     waiting = _current.get()
     if waiting is not None:
-        con.execute("set enable_progress_bar = true")
-        con.execute("set enable_progress_bar_print = false")
         waiting.con = con
 
 
