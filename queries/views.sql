@@ -3,7 +3,8 @@
 --     set variable lake = 'path/to/lake';
 --     .read queries/views.sql
 --
--- What they give: rounds, windows, requests, runs, rejects, sources (the tables, durations also in `_ms`),
+-- What they give: rounds, windows, requests, runs, rejects, sources (the tables, durations also in `_ms`), impossible
+-- (records that a foreign writer put there and that no log can hold: they are in none of the others),
 -- requests_joined (one row a request), facts (the finest grain of every figure; grains never add up twice),
 -- strata (what every query groups by) and baseline_facts (what ran without speculation).
 --
@@ -20,7 +21,10 @@
 -- NULL is "not measured". Sums are weighted by `weight`. 0/0 is NULL.
 
 -- ---------------------------------------------------------------- macros
-create or replace macro lake_files(name) as getvariable('lake') || '/' || name || '/**/*.parquet';
+-- All files in the folder of a table. A variable `lake_files` (a struct of lists, one a table) names them instead:
+-- so tracelens reads a lake as of one commit while others are made; a bare DuckDB may meet one half-way.
+create or replace macro lake_files(name) as
+  coalesce(getvariable('lake_files')[name], [getvariable('lake') || '/' || name || '/**/*.parquet']);
 
 -- The id that a request has on every surface. vLLM puts `chatcmpl-` or `cmpl-` before it, a prompt index behind it
 -- (completions; only `-0` is taken off: further prompts of one call are requests of their own, and an id such as
@@ -60,32 +64,95 @@ create or replace macro ratio_sums(y, x) as
    'x': sum(x) filter (x > 0 and y is not null),
    'yy': sum(y * y) filter (x > 0), 'xy': sum(x * y) filter (x > 0), 'xx': sum(x * x) filter (x > 0 and y is not null)};
 
+-- Whether numbers are what a sum can take: finite, not negative, and small enough for their squares. NULL is.
+create or replace macro in_range(numbers) as coalesce(list_min(numbers) >= 0 and list_max(numbers) <= 1e15, true);
+
+create or replace macro is_weight(x) as coalesce(x >= 1e-9 and x <= 1e9, true);
+
 -- 1 where the values of a group that are not NULL are not all the same.
 create or replace macro differs(x) as (min(x) is distinct from max(x))::integer;
 
 -- ---------------------------------------------------------------- tables
+-- As they lie in the files. `possible` is what ingest makes sure of (engines/generic/rules.py): a file of another writer
+-- may hold a weight that is no number, or more accepted than drafted, and one such row spoils the sums of all.
+create or replace view logged_rounds as
+select *,
+       is_weight(weight)
+       and in_range([num_speculative_tokens, temperature, top_p, num_draft_nodes, round_index, step_share, batch_size,
+                     context_len, drafted, accepted, emitted, draft_steps, draft_us, target_us, sample_us, rollback_us,
+                     repack_us, emit_lag_us, step_us])
+       and coalesce(num_speculative_tokens <= 65536, true) and coalesce(top_p <= 1, true)
+       and coalesce(step_share >= 1e-10 and step_share <= 1, true) and coalesce(drafted <= 65536, true)
+       and coalesce(accepted <= drafted, true) and coalesce(emitted - 1 <= accepted, true) as possible
+from read_parquet(lake_files('rounds'), union_by_name = true, hive_partitioning = true, hive_types = {'date': date});
+
+create or replace view logged_windows as
+select *,
+       is_weight(weight)
+       and in_range([num_speculative_tokens, temperature, top_p, num_draft_nodes, window_us, steps, rounds, plain_steps,
+                     drafted, accepted, emitted, draft_us, target_us, sample_us, rollback_us, repack_us, step_us,
+                     draft_ms_per_token, emit_lag_us, round_us, rounds_timed, preemptions, generated_tokens,
+                     prompt_tokens, running, waiting, kv_cache_usage, v0_matched])
+       and coalesce(num_speculative_tokens <= 65536, true) and coalesce(top_p <= 1, true)
+       and coalesce(kv_cache_usage <= 1, true) and coalesce(accepted <= drafted, true)
+       and coalesce(drafted * 1e0 <= rounds * 65536e0, true)
+       and (accepted_per_pos is null
+            or (in_range(accepted_per_pos) and coalesce(coalesce(list_sum(accepted_per_pos), 0) = accepted, true)
+                and accepted_per_pos = list_reverse_sort(accepted_per_pos)
+                and coalesce(list_max(accepted_per_pos) <= rounds, true))) as possible
+from read_parquet(lake_files('windows'), union_by_name = true, hive_partitioning = true, hive_types = {'date': date});
+
+create or replace view logged_requests as
+select *,
+       is_weight(weight)
+       and in_range([num_speculative_tokens, temperature, top_p, num_draft_nodes, prompt_tokens, output_tokens,
+                     cached_tokens, iterations, rounds, drafted, accepted, emitted, draft_us, target_us, ttft_us,
+                     decode_us, e2e_us, queue_us, tpot_us, preemptions])
+       and coalesce(num_speculative_tokens <= 65536, true) and coalesce(top_p <= 1, true)
+       and coalesce(accepted <= drafted, true) and coalesce(drafted * 1e0 <= rounds * 65536e0, true)
+       and (accepted_hist is null
+            or (in_range(accepted_hist) and coalesce(coalesce(list_sum(accepted_hist), 0) = rounds, true)
+                and coalesce(coalesce(list_sum(list_transform(accepted_hist, lambda x, i: x::hugeint * (i - 1))), 0)
+                             = accepted, true))) as possible
+from read_parquet(lake_files('requests'), union_by_name = true, hive_partitioning = true, hive_types = {'date': date});
+
+create or replace view impossible as
+select 'rounds' as name, source_id, count(*) as records from logged_rounds where not possible group by source_id
+union all
+select 'windows' as name, source_id, count(*) as records from logged_windows where not possible group by source_id
+union all
+select 'requests' as name, source_id, count(*) as records from logged_requests where not possible group by source_id;
+
+-- The variable `all_possible` says that somebody has looked and found none: then no query looks again.
+create or replace macro counts(possible) as coalesce(getvariable('all_possible')::boolean, false) or possible;
+
 create or replace view rounds as
-select * replace (coalesce(weight, 1) as weight),
+select * exclude (possible) replace (coalesce(weight, 1) as weight),
        draft_us / 1000.0 as draft_ms, target_us / 1000.0 as target_ms, sample_us / 1000.0 as sample_ms,
        rollback_us / 1000.0 as rollback_ms, repack_us / 1000.0 as repack_ms, emit_lag_us / 1000.0 as emit_lag_ms,
        step_us / 1000.0 as step_ms
-from read_parquet(lake_files('rounds'), union_by_name = true, hive_partitioning = true, hive_types = {'date': date});
+from logged_rounds where counts(possible);
 
 create or replace view windows as
-select * replace (coalesce(weight, 1) as weight),
+select * exclude (possible) replace (coalesce(weight, 1) as weight),
        window_us / 1000.0 as window_ms, draft_us / 1000.0 as draft_ms, target_us / 1000.0 as target_ms,
        sample_us / 1000.0 as sample_ms, rollback_us / 1000.0 as rollback_ms, repack_us / 1000.0 as repack_ms,
        emit_lag_us / 1000.0 as emit_lag_ms, step_us / 1000.0 as step_ms, round_us / 1000.0 as round_ms
-from read_parquet(lake_files('windows'), union_by_name = true, hive_partitioning = true, hive_types = {'date': date});
+from logged_windows where counts(possible);
 
 create or replace view requests as
-select * replace (coalesce(weight, 1) as weight),
+select * exclude (possible) replace (coalesce(weight, 1) as weight),
        draft_us / 1000.0 as draft_ms, target_us / 1000.0 as target_ms, ttft_us / 1000.0 as ttft_ms,
        decode_us / 1000.0 as decode_ms, e2e_us / 1000.0 as e2e_ms, queue_us / 1000.0 as queue_ms,
        tpot_us / 1000.0 as tpot_ms
-from read_parquet(lake_files('requests'), union_by_name = true, hive_partitioning = true, hive_types = {'date': date});
+from logged_requests where counts(possible);
 
-create or replace view runs as from read_parquet(lake_files('runs'), union_by_name = true);
+-- A run keeps its role whatever its other columns hold.
+create or replace view runs as
+select * replace (case when num_speculative_tokens between 0 and 65536 then num_speculative_tokens end
+                    as num_speculative_tokens)
+from read_parquet(lake_files('runs'), union_by_name = true);
+
 create or replace view rejects as from read_parquet(lake_files('rejects'), union_by_name = true);
 create or replace view sources as from read_parquet(lake_files('sources'), union_by_name = true);
 
@@ -165,7 +232,8 @@ from windows group by run_id, surface;
 -- of the same rounds (a log line and a scrape). Requests are the exception: their surfaces were joined by id above.
 -- The surface that knows its rounds goes first, then the one that saw most. A scope is a run that the user named, or
 -- all runs of one engine that were logged in one folder: the responses beside a server's log may not tell which of its
--- starts they are of, and must not be counted beside its lines.
+-- starts they are of, and must not be counted beside its lines. Steps are taken where the phases are, if that surface
+-- has them: a phase of a profiled step is no part of a step that was timed without the profiler.
 create or replace view grain_choice as
 select *,
        first_value(grain || case when grain = 'request' then '' else ' ' || surface end)
@@ -176,7 +244,8 @@ select *,
        first_value(grain || case when grain = 'request' then '' else ' ' || surface end)
          over (partition by scope order by targets = 0, grain_order, targets desc, surface) as targets_from,
        first_value(grain || case when grain = 'request' then '' else ' ' || surface end)
-         over (partition by scope order by steps = 0, grain_order, steps desc, surface) as steps_from,
+         over (partition by scope order by steps = 0, grain_order, drafts = 0, targets = 0, steps desc, surface)
+         as steps_from,
        grain || case when grain = 'request' then '' else ' ' || surface end as place,
        sum(plain) over (partition by scope) = 0
          and max(case when grain = 'round' then counts else 0 end) over (partition by scope) > 0 as plain_missing
@@ -441,7 +510,9 @@ select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, un
        bool_or(counted and request_id is not null and grain <> 'window') as is_request,
        sum(weight * rounds) as n, sum(weight * plain_steps) as plain,
        sum(case when passes_known is not null then weight * passes end) as all_rounds,
-       sum(weight * drafted) as d, sum(case when counted then weight * accepted end) as a,
+       -- Drafts of which nobody logged how many were accepted (a profiler trace) are in no ratio.
+       sum(case when accepted is not null then weight * drafted end) as d,
+       sum(case when counted then weight * accepted end) as a,
        sum(case when counted then weight * emitted end) as e,
        sum(case when drafted is not null then weight * accepted end) as a_of_d,
        sum(case when drafted is not null and passes_known is not null then weight * drafted end) as d_of_n,

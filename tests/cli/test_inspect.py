@@ -56,6 +56,8 @@ def test_text(tool: Tool, logs: Path, tmp_path: Path) -> None:
     assert {"b.txt: nothing recognised", "c.bin: not text", "d.log: empty"} <= set(lines)
     assert "Together they allow: draft_accept_ratio, hazard, rollback_len" in lines
     assert any(line.startswith("  rho: ") for line in lines)
+    assert "      gives draft_accept_ratio, hazard, rollback_len" in lines
+    assert "      context only" in lines
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -74,6 +76,9 @@ def test_json(tool: Tool, logs: Path) -> None:
     }  # fmt: skip
     assert set(found["surfaces"]) == {"vllm.start", "vllm.v1_line"}
     assert found["surfaces"]["vllm.v1_line"]["versions"] == "0.8.3-0.33"
+    assert found["surfaces"]["vllm.v1_line"]["gives"] == ["draft_accept_ratio", "hazard", "rollback_len"]
+    assert {"rho", "tpot_ms"} <= set(found["surfaces"]["vllm.v1_line"]["lacks"])
+    assert found["surfaces"]["vllm.start"]["gives"] == []
     assert found["allowed"] == ["draft_accept_ratio", "hazard", "rollback_len"]
     assert {"rho", "tpot_ms"} <= {m["figure"] for m in found["missing"]}
     assert not set(found["allowed"]) & {m["figure"] for m in found["missing"]}

@@ -90,6 +90,16 @@ def test_two_surfaces_of_a_request_become_one_row(tmp_path: Path) -> None:
     assert (one["conflicting"], found[1]["conflicting"]) == (["output_tokens"], [])
 
 
+def test_steps_are_of_the_surface_that_times_the_phases(tmp_path: Path) -> None:
+    profiled = {"surface": "vllm.trace", "steps": 1, "draft_us": 40, "target_us": 50, "step_us": 100}
+    plain = [{"surface": "vllm.iteration_line", "steps": 1, "step_us": 60}] * 5
+    con = bare(write_lake(tmp_path, windows=[profiled, *plain]))
+    assert rows(con, "select distinct drafts_from, targets_from, steps_from from grain_choice") == [
+        dict.fromkeys(("drafts_from", "targets_from", "steps_from"), "window vllm.trace")
+    ]
+    assert rows(con, "select sum(step_us) as step_us from facts") == [{"step_us": 100}]
+
+
 def test_an_id_used_twice_stays_two_requests(tmp_path: Path) -> None:
     twice = [{"request_id": "retry-17", "surface": "rtp.access", "accepted": a, "rounds": 4} for a in (3, 5)]
     query = {"request_id": "retry-17", "surface": "rtp.query", "temperature": 0.5}

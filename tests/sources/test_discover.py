@@ -141,3 +141,15 @@ def test_importing_is_cheap() -> None:
         "tracelens.sources.clocks; sys.exit(bool({'polars', 'pyarrow', 'numpy', 'msgspec'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_sweep_s_summary_is_passed_over_where_its_runs_are(tmp_path: Path) -> None:
+    """`summary.json` beside `run=0.json` holds the same results; anywhere else it is a file like others."""
+    for name in ("a/run=0.json", "a/run=1.json", "a/summary.json", "b/summary.json", "b/run-0.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}\n", encoding="utf-8")
+    files, skipped = discover([str(tmp_path)])
+    assert [f.name for f in files] == ["a/run=0.json", "a/run=1.json", "b/run-0.json", "b/summary.json"]
+    assert [(s.name, s.reason) for s in skipped] == [("a/summary.json", "repeats the results of run=*.json beside it")]
+    files, _ = discover([str(tmp_path / "a" / "summary.json")])
+    assert [f.name for f in files] == ["summary.json"]

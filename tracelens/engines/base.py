@@ -45,6 +45,45 @@ class JsonRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """One span of a distributed trace, whatever file format it came in.
+
+    `start_ns` and `end_ns` count from 1970 (UTC). `attributes` are the span's own, `resource` those of the process that
+    sent it; values are text, bool, int, float, or lists of them. `parent_id` is the span it is a part of, "" for none.
+    """
+
+    line: int
+    name: str
+    trace_id: str
+    span_id: str
+    start_ns: int | None
+    end_ns: int | None
+    attributes: Mapping[str, Any]
+    resource: Mapping[str, Any]
+    parent_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceAbout:
+    """What a Chrome trace says of itself: the top-level keys beside its events.
+
+    `base_ns` is the time (ns since 1970) that the events' `ts` (us) are relative to, or None; `rank` that of the
+    process in its group, or None; `others` every further top-level value that is text, a number or a list of them;
+    `devices` how many accelerators the process saw; `file` the name of the file, where it has one.
+    `work` is what the device did: one row a kernel or copy whose launch is known, `pid`, `tid` String and `launched`
+    Float64 of the launch on the host, `start`, `dur` Float64 on the device (us); None where no reader asked for it
+    (`launch_marks`) or there is none.
+    """
+
+    base_ns: int | None
+    rank: int | None
+    others: Mapping[str, Any]
+    devices: int = 0
+    file: str | None = None
+    work: pl.DataFrame | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Reject:
     """A record that was meant to be one of ours and could not be used."""
 
@@ -136,6 +175,58 @@ class Engine(Protocol):
 
     def assemble(self, frames: Mapping[str, Sequence[pl.DataFrame]], context: Context) -> Tables:
         """Turn all frames of one source into canonical rows."""
+        ...
+
+
+@runtime_checkable
+class MetricsReader(Protocol):
+    """An engine that also exports Prometheus metrics."""
+
+    metric_prefixes: Sequence[str]
+
+    def metrics(self, frame: pl.DataFrame) -> Parsed:
+        """Take samples of the engine's metrics.
+
+        Args:
+            frame: one row a sample, in file order: `line` Int64, `scrape` Int64 (which scrape of the source, from 0;
+                samples of a range query or an export have none and are null), `stamp` String or null (when it was
+                taken: ISO 8601, or seconds since 1970), `stream` String or null (which target, where several are in
+                one source), `name` String (as exported, `_total` included), `labels` String (what stands between the
+                braces, `a="b",c="d"`; `tracelens.sources.exposition.label` reads one), `value` Float64. Every name
+                begins with one of `metric_prefixes`; buckets of histograms are left out. `tracelens.engines.counters`
+                makes differences of such samples.
+        """
+        ...
+
+
+@runtime_checkable
+class SpanReader(Protocol):
+    """An engine that also exports OpenTelemetry spans."""
+
+    def spans(self, spans: Sequence[Span]) -> Parsed:
+        """Take the spans that are this engine's; `claimed` counts them."""
+        ...
+
+
+@runtime_checkable
+class TraceReader(Protocol):
+    """An engine whose profiler traces (Chrome trace format) can be read.
+
+    `launch_marks` are those of its `trace_marks` whose events launch work on the device that is wanted too.
+    """
+
+    trace_marks: Sequence[bytes]
+    launch_marks: Sequence[bytes]
+
+    def trace(self, events: pl.DataFrame, about: TraceAbout) -> Parsed:
+        """Take the events of one trace that matter.
+
+        Args:
+            events: one row an event, in file order: `event` Int64 (its number in the file, from 1), `ph`, `cat`, `name`
+                String, `pid`, `tid` String, `ts`, `dur` Float64 (us), `args` String (the JSON text, or null). Kept are
+                the events whose text holds one of `trace_marks` of any reader.
+            about: the rest of the trace.
+        """
         ...
 
 

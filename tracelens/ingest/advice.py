@@ -47,6 +47,12 @@ def allowed(engines: Sequence[Engine], found: Iterable[str]) -> list[str]:
     return [f for f, synonyms in FIGURES.items() if _give(seen, synonyms)]
 
 
+def of_surface(surface: Surface) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(figures that one surface can give by itself, figures that it cannot), in the order of `FIGURES`."""
+    gives = tuple(figure for figure, synonyms in FIGURES.items() if _give([surface], synonyms))
+    return gives, tuple(figure for figure in FIGURES if figure not in gives)
+
+
 def _give(surfaces: Iterable[Surface], synonyms: Sequence[str]) -> bool:
     return any(name in synonyms for s in surfaces for name in s.gives)
 

@@ -39,12 +39,22 @@ class Inspected:
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """A surface that was found: what it is, which versions write it, and what it gives of `advice.FIGURES`."""
+
+    title: str
+    versions: str
+    gives: tuple[str, ...]
+    lacks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Inspection:
     """The answer of `tracelens inspect`."""
 
     sources: tuple[Inspected, ...]
     skipped: tuple[tuple[str, str], ...]
-    titles: Mapping[str, tuple[str, str]]
+    titles: Mapping[str, Known]
     allowed: tuple[str, ...]
     missing: tuple[Missing, ...]
 
@@ -64,7 +74,12 @@ def inspect(paths: Sequence[str], options: IngestOptions) -> Inspection:
     return Inspection(
         sources,
         tuple((s.name, s.reason) for s in skipped),
-        {s.name: (s.title, s.versions) for e in engines for s in e.surfaces if s.name in found},
+        {
+            s.name: Known(s.title, s.versions, *advice.of_surface(s))
+            for e in engines
+            for s in e.surfaces
+            if s.name in found
+        },
         tuple(advice.allowed(engines, found)),
         tuple(advice.missing(engines, found)),
     )

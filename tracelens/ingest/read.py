@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from tracelens.engines.base import Engine, JsonRecord, Parsed, Reject
+from tracelens.ingest import signals
 from tracelens.sources.discover import SourceFile
 from tracelens.sources.lines import LineFinder
 from tracelens.sources.stream import Block, BlockStream
@@ -18,6 +22,8 @@ if TYPE_CHECKING:
 
 # A pretty-printed document or an array has no lines to cut at: it is read whole, up to this size.
 DOCUMENT_LIMIT = 256 << 20
+# A first line of this length is no record of a log: what looks at lines would copy it many times over.
+_LONG_LINE = 1 << 20
 
 
 @dataclass(slots=True)
@@ -34,6 +40,7 @@ class Reading:
     prefixes: dict[int, str]
     parsed: dict[str, Parsed] = field(default_factory=dict)
     rejects: list[Reject] = field(default_factory=list)
+    elements: int | None = None  # of a document: its objects, whose lines are no records
 
     @property
     def claimed(self) -> int:
@@ -58,10 +65,20 @@ def read(
     """
     parsed = {engine.name: Parsed() for engine in engines}
     rejects: list[Reject] = []
-    finder = LineFinder([n for e in engines for n in (*e.needles, *e.json_keys)])
-    with BlockStream(file, checkpoints=checkpoints) as stream:
-        document = _Document()
-        for block in stream:
+    finder = LineFinder([*signals.KEYS, *(n for e in engines for n in (*e.needles, *e.json_keys))])
+    with BlockStream(file, checkpoints=checkpoints, takes=signals.is_wanted) as stream:
+        pieces = stream.pieces()
+        head = next(pieces, b"")
+        pieces = chain([head] if head else [], pieces)
+        special = signals.reader_of(head)
+        if special is not None:
+            special(signals.Source(stream, pieces, engines, parsed, rejects, progress))
+            return _reading(stream, finder, parsed, rejects)
+        one_line = _is_one_line(head)
+        if one_line:
+            stream.allow_lines(DOCUMENT_LIMIT)
+        document = _Document(one_line)
+        for block in stream.blocks(pieces):
             if progress is not None:
                 progress(len(block.data))
             if document.takes(block):
@@ -69,23 +86,31 @@ def read(
             for held in document.release():
                 _found(finder, held, engines, parsed, rejects)
             _found(finder, block, engines, parsed, rejects)
-        if not document.finish(engines, parsed):
-            for held in document.release():
-                _found(finder, held, engines, parsed, rejects)
+        if not document.finish(engines, parsed, rejects):
+            # Its records, if any, stand on lines; a document of ours that was cut off has their words and no record.
+            worded = [_found(finder, held, engines, parsed, rejects) for held in document.release()]
+            if any(worded) and not rejects and not any(p.frames or p.rejects or p.claimed for p in parsed.values()):
+                rejects.append(Reject(1, "a JSON document that is cut off or broken", None, 0))
         _block(finder.finish(), None, engines, parsed, rejects)
-        rejects += [*stream.problems, *finder.problems]
-        return Reading(
-            sha256=stream.sha256,
-            bytes=stream.bytes,
-            lines=stream.lines,
-            encoding=stream.encoding,
-            compression=stream.compression,
-            envelopes=tuple(sorted(finder.envelopes)),
-            binary=stream.binary,
-            prefixes=dict(stream.prefix_sha256),
-            parsed=parsed,
-            rejects=rejects,
-        )
+        reading = _reading(stream, finder, parsed, rejects)
+        reading.elements = document.elements
+        return reading
+
+
+def _reading(stream: BlockStream, finder: LineFinder, parsed: dict[str, Parsed], rejects: list[Reject]) -> Reading:
+    rejects += [*stream.problems, *finder.problems]
+    return Reading(
+        sha256=stream.sha256,
+        bytes=stream.bytes,
+        lines=stream.lines,
+        encoding=stream.encoding,
+        compression=stream.compression,
+        envelopes=tuple(sorted(finder.envelopes)),
+        binary=stream.binary,
+        prefixes=dict(stream.prefix_sha256),
+        parsed=parsed,
+        rejects=rejects,
+    )
 
 
 def read_lines(bad: Sequence[BadLine], engines: Sequence[Engine], reading: Reading) -> None:
@@ -103,9 +128,11 @@ def read_lines(bad: Sequence[BadLine], engines: Sequence[Engine], reading: Readi
 
 def _found(
     finder: LineFinder, block: Block, engines: Sequence[Engine], parsed: dict[str, Parsed], rejects: list[Reject]
-) -> None:
+) -> bool:
+    """Read a block as lines; whether any of them holds a needle."""
     frame = finder.find(block)
     _block(frame, None if finder.joined else finder.found, engines, parsed, rejects)
+    return frame.height > 0
 
 
 def _block(
@@ -123,7 +150,21 @@ def _block(
     if text.height:
         _text(text, found, engines, parsed)
     if text.height < frame.height:
-        _records(_decoded(frame.filter(json), rejects), engines, parsed)
+        with _uncollected():
+            records = signals.unfold(_decoded(frame.filter(json), rejects), engines, parsed, rejects)
+            _records(records, engines, parsed)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the garbage collector, which would walk over a block's objects again and again: JSON has no cycles."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
 
 
 def _text(text: pl.DataFrame, found: set[bytes] | None, engines: Sequence[Engine], parsed: dict[str, Parsed]) -> None:
@@ -177,10 +218,11 @@ def _records(records: list[JsonRecord], engines: Sequence[Engine], parsed: dict[
 class _Document:
     """A source that is one JSON value over several lines, or an array: held back until it is whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, one_line: bool) -> None:
+        self.elements: int | None = None
         self._blocks: list[Block] = []
         self._size = 0
-        self._open: bool | None = None  # None: not decided yet
+        self._open: bool | None = one_line or None  # None: not decided yet
 
     def takes(self, block: Block) -> bool:
         """Whether the block is held back."""
@@ -200,7 +242,7 @@ class _Document:
         held, self._blocks = self._blocks, []
         return held
 
-    def finish(self, engines: Sequence[Engine], parsed: dict[str, Parsed]) -> bool:
+    def finish(self, engines: Sequence[Engine], parsed: dict[str, Parsed], rejects: list[Reject]) -> bool:
         """Decode the whole; False when it is no document after all."""
         if not self._open or not self._blocks:
             return False
@@ -213,10 +255,16 @@ class _Document:
         items = value if isinstance(value, list) else [value]
         records = [JsonRecord(i, 0, None, None, item) for i, item in enumerate(items, 1) if isinstance(item, dict)]
         self._blocks = []
+        self.elements = len(items)
         # A summary in a file of its own is no record of ours because it counts accepted tokens, too.
         readers = [e for e in engines if e.name != "generic" or isinstance(value, list) or "record" in value]
-        _records(records, readers, parsed)
+        _records(signals.unfold(records, readers, parsed, rejects), readers, parsed)
         return True
+
+
+def _is_one_line(head: bytes) -> bool:
+    """Whether a source is JSON whose first line goes beyond its first piece: a document without line ends."""
+    return len(head) >= _LONG_LINE and head.lstrip()[:1] in (b"{", b"[") and b"\n" not in head.strip()
 
 
 def _opens_document(data: bytes) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 
 from tracelens.engines.base import Engine
 from tracelens.errors import InputError
+from tracelens.ingest import signals
 from tracelens.ingest.labels import Labels, read_labels, read_rules
 from tracelens.ingest.options import IngestOptions, Staged, Summary
 from tracelens.ingest.rows import parse_sets
@@ -32,6 +34,9 @@ _BATCH_SOURCES = 256
 _BATCH_BYTES = 1 << 30
 # Below this the start of worker processes costs more than it saves.
 _PARALLEL_BYTES = 64 << 20
+
+# What `Naming.started` makes of a start without a date, behind the engine's name.
+_NUMBERED = re.compile(r"\d+-[0-9a-f]{6}")
 
 # Sources whose first bytes differ need no closer look.
 _HEAD = 4096
@@ -83,22 +88,12 @@ def ingest(paths: Sequence[str], lake: Path, options: IngestOptions, progress: P
 
 def adoptable_runs(lake: Path) -> dict[str, dict[str, str]]:
     """Folder -> engine -> run, where start-up lines of that folder's logs tell of exactly one run."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     started: dict[tuple[str, str], set[str]] = {}
-    for path in sorted((lake / "runs").glob("*.parquet")):
-        try:
-            rows = pq.read_table(path, columns=["run_id", "scope", "engine", "started", "engine_version"]).to_pylist()
-        except (pa.ArrowException, OSError, KeyError) as error:
-            raise InputError(
-                f"{path} can't be read ({type(error).__name__}): it is broken or not tracelens' own; move it away"
-            ) from error
-        for row in rows:
-            told = row["started"] is not None or row["engine_version"] is not None
-            if told and row["scope"] and row["scope"] != row["run_id"]:
-                folder = row["scope"].removeprefix(f"{row['engine']}-")
-                started.setdefault((folder, row["engine"]), set()).add(row["run_id"])
+    for _, row in ledger.rows_of(lake, "runs", ["run_id", "scope", "engine", "started", "engine_version"]):
+        told = row["started"] is not None or row["engine_version"] is not None
+        if told and row["scope"] and row["scope"] != row["run_id"]:
+            folder = row["scope"].removeprefix(f"{row['engine']}-")
+            started.setdefault((folder, row["engine"]), set()).add(row["run_id"])
     adopt: dict[str, dict[str, str]] = {}
     for (folder, engine), names in started.items():
         if len(names) == 1:
@@ -125,14 +120,16 @@ def _check_clock(options: IngestOptions) -> None:
 
 
 def is_json_log(file: SourceFile) -> bool:
-    """Whether a source holds JSON records: such logs tell of no start of a server.
+    """Whether a source holds JSON records, metrics or spans: such logs tell of no start of a server.
 
     A log in a JSON envelope (docker, JSON logging) is text, and does.
     """
     if file.path is None:
         return False
-    with BlockStream(file, block_bytes=1 << 16) as stream:
-        head = next((block.data for block in stream), b"")
+    with BlockStream(file, block_bytes=1 << 16, takes=signals.is_wanted) as stream:
+        head = next(stream.pieces(), b"")
+    if signals.reader_of(head) is not None:
+        return True
     if head.lstrip()[:1] not in (b"{", b"["):
         return False
     import polars as pl

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shlex
 import shutil
 import textwrap
@@ -11,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from tracelens.reporters import json_
 from tracelens.reporters.format import visible
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ def write_json(summary: Summary, gaps: Sequence[Missing], out: TextIO) -> None:
         "reject_reasons": dict(summary.reasons),
         "notes": [{"source": name, "note": note} for name, note in summary.notes],
     }
-    json.dump(document, out, ensure_ascii=False)
-    out.write("\n")
+    json_.write(document, out)
 
 
 def write_text(summary: Summary, gaps: Sequence[Missing], lake: Path, out: TextIO) -> None:
@@ -78,7 +77,11 @@ def _gaps(gaps: Sequence[Missing], out: TextIO) -> None:
     out.write("These logs cannot give:\n")
     for (because, switch_on), figures in together.items():
         for text, indent in ((f"{', '.join(figures)}: {because}", "  "), (f"switch on: {switch_on}", "      ")):
-            out.write(textwrap.fill(text, _width(), initial_indent=indent, subsequent_indent="      ") + "\n")
+            _wrapped(text, indent, out)
+
+
+def _wrapped(text: str, indent: str, out: TextIO) -> None:
+    out.write(textwrap.fill(text, _width(), initial_indent=indent, subsequent_indent="      ") + "\n")
 
 
 def _width() -> int:
@@ -104,12 +107,11 @@ def inspection_json(found: Inspection, out: TextIO) -> None:
     document = {
         "sources": sources,
         "skipped": [{"source": name, "note": note} for name, note in found.skipped],
-        "surfaces": {name: {"title": title, "versions": versions} for name, (title, versions) in found.titles.items()},
+        "surfaces": {name: dataclasses.asdict(known) for name, known in found.titles.items()},
         "allowed": list(found.allowed),
         "missing": [dataclasses.asdict(m) for m in found.missing],
     }
-    json.dump(document, out, ensure_ascii=False)
-    out.write("\n")
+    json_.write(document, out)
 
 
 def inspection_text(found: Inspection, out: TextIO) -> None:
@@ -117,11 +119,10 @@ def inspection_text(found: Inspection, out: TextIO) -> None:
     for one in found.sources:
         how = [w for w in (one.compression, one.encoding, *one.envelopes) if w not in ("none", "utf-8")]
         out.write(
-            f"{visible(one.name)}: {one.note or f'{one.lines:,} lines'}{' (' + ', '.join(how) + ')' if how else ''}\n"
+            f"{visible(one.name)}: {visible(one.note or f'{one.lines:,} lines')}{' (' + ', '.join(how) + ')' if how else ''}\n"
         )
         for surface, n in one.surfaces.items():
-            title, versions = found.titles[surface]
-            out.write(f"  {surface:<20} {n:>10,}  {title}; {versions}\n")
+            out.write(f"  {surface:<24} {n:>12,} records\n")
         told = [
             f"version {', '.join(one.versions)}" if one.versions else "",
             f"model {', '.join(one.models[:4])}" if one.models else "",
@@ -134,6 +135,15 @@ def inspection_text(found: Inspection, out: TextIO) -> None:
             out.write(f"  {visible('; '.join(t for t in told if t))}\n")
     for name, note in found.skipped:
         out.write(f"skipped {visible(name)}: {visible(note)}\n")
+    if found.titles:
+        out.write("What these records are, and what each gives by itself:\n")
+    for surface, known in found.titles.items():
+        # A surface that gives nothing by itself describes what others count: the start of a server, a request's id.
+        gives = f"gives {', '.join(known.gives)}" if known.gives else "context only"
+        lacks = f"not {', '.join(known.lacks)}" if known.gives and known.lacks else ""
+        _wrapped(f"{surface}: {known.title}; {known.versions}", "  ", out)
+        for text in filter(None, (gives, lacks)):
+            _wrapped(text, "      ", out)
     if found.allowed:
-        out.write(f"Together they allow: {', '.join(found.allowed)}\n")
+        _wrapped(f"Together they allow: {', '.join(found.allowed)}", "", out)
     _gaps(found.missing, out)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from pathlib import Path
 from tracelens.errors import InputError
 
 STDIN = "-"
+# A parameter sweep (`vllm bench sweep`) writes each run's result, and beside them all of them once more.
+_RUN = re.compile(r"run=\d+\.json")
+_SUMMARY = "summary.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,7 @@ def discover(paths: Sequence[str]) -> tuple[list[SourceFile], list[Skipped]]:
                 found.add_folder(path)
             else:
                 found.add_file(path, path.name)
+    found.drop_summaries()
     return found.files, found.skipped
 
 
@@ -148,6 +153,13 @@ class _Found:
             self.skipped.append(Skipped(name, "cannot be read: Permission denied"))
             return
         self.files.append(SourceFile(path, name, _key(path.parent), info.st_mtime, info.st_size))
+
+    def drop_summaries(self) -> None:
+        """Pass over what repeats the results beside it: they would count twice."""
+        told = {f.path.parent for f in self.files if f.path is not None and _RUN.fullmatch(f.path.name)}
+        again = [f for f in self.files if f.path is not None and f.path.name == _SUMMARY and f.path.parent in told]
+        self.files = [f for f in self.files if f not in again]
+        self.skipped += [Skipped(f.name, "repeats the results of run=*.json beside it") for f in again]
 
     def add_folder(self, root: Path) -> None:
         for path in self._walk(root):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import IO
@@ -34,9 +34,12 @@ class Block:
 class BlockStream:
     """One source as blocks; a context manager to be iterated once.
 
+    `takes` looks at the first bytes and says whether they are of something that is no text and is wanted all the same:
+    it is given as it is.
+
     Attributes, final after iteration:
         compression: gzip, zstd, bz2, xz or none, by the first bytes.
-        encoding: utf-8, utf-8-bom, utf-16-le or utf-16-be.
+        encoding: utf-8, utf-8-bom, utf-16-le or utf-16-be; bytes where it is no text.
         binary: the content is no text; no blocks are given then.
         bytes: decompressed bytes as they are in the file, before transcoding.
         lines: lines, the last one also without LF.
@@ -54,6 +57,7 @@ class BlockStream:
         block_bytes: int = 4 << 20,
         max_line: int = 8 << 20,
         checkpoints: Sequence[int] = (),
+        takes: Callable[[bytes], bool] | None = None,
     ) -> None:
         self.source = source
         self.compression = "none"
@@ -65,6 +69,7 @@ class BlockStream:
         self.problems: list[Reject] = []
         self._block_bytes = block_bytes
         self._max_line = max_line
+        self._takes = takes
         self._checkpoints = sorted(set(checkpoints))
         self._hash = hashlib.sha256()
         self._file: IO[bytes] | None = None
@@ -87,8 +92,24 @@ class BlockStream:
         return self._hash.hexdigest()
 
     def __iter__(self) -> Iterator[Block]:
-        for data, offset in self._cut(self._gathered(self._text())):
+        yield from self.blocks(self.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        """The source in pieces that are cut anywhere, for what is not made of lines; call `end` behind the last."""
+        return self._gathered(self._text())
+
+    def blocks(self, pieces: Iterator[bytes]) -> Iterator[Block]:
+        """Pieces as whole lines."""
+        for data, offset in self._cut(pieces):
             yield from self._blocks(data, offset)
+        self.end()
+
+    def allow_lines(self, longest: int) -> None:
+        """Take lines of up to so many bytes from here on."""
+        self._max_line = max(self._max_line, longest)
+
+    def end(self) -> None:
+        """Note what ended the source before its time."""
         if self._broken is not None:
             self.problems.append(Reject(line=self.lines, reason=self._broken, offset=self._end))
 
@@ -148,6 +169,11 @@ class BlockStream:
             head = head + piece if head else piece
             if len(head) >= _HEAD:
                 break
+        if self._takes is not None and self._takes(head):
+            self.encoding = "bytes"
+            yield head
+            yield from pieces
+            return
         self.encoding = encoding_of(head)
         self.binary = is_binary(head[:_HEAD], self.encoding)
         if self.binary:

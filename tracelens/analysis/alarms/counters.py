@@ -19,7 +19,7 @@ LEAST_GROWTH = 4
 # Idle intervals leave a total as it is.
 RISING_SHARE = 0.9
 # Surfaces that readers difference: a window without a length, behind others that have one, began a count anew.
-_DIFFERENCED = ("vllm.v0_line", "llama.statistics")
+_DIFFERENCED = ("vllm.v0_line", "vllm.metrics", "llama.statistics")
 # The processes of one server start within this time.
 APART_S = 60
 

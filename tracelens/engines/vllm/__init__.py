@@ -1,4 +1,4 @@
-"""vLLM, 0.4.2 to 0.33: text logs (V0 and V1) and logged HTTP responses."""
+"""vLLM, 0.4.2 to 0.33: text logs (V0 and V1), logged responses, metrics, spans, profiler traces and bench results."""
 
 from __future__ import annotations
 
@@ -6,77 +6,21 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from tracelens.engines.base import Context, JsonRecord, Parsed, Surface, Tables
-from tracelens.engines.vllm import lines, responses, startup, windows
-
-_LOG_STATS = (
-    "on by default; VLLM_LOG_STATS_INTERVAL=1 (0.10.1+) gives near-step resolution; off with --disable-log-stats"
+from tracelens.engines.base import Context, JsonRecord, Parsed, Span, Surface, Tables, TraceAbout
+from tracelens.engines.stacking import stacked
+from tracelens.engines.vllm import (
+    bench,
+    forward_times,
+    lines,
+    metrics,
+    otel,
+    responses,
+    small,
+    startup,
+    traces,
+    windows,
 )
-_STATS = "on by default; off with --disable-log-stats"
-SURFACES = (
-    Surface(
-        "vllm.v1_line",
-        "SpecDecoding metrics (an interval of one engine)",
-        "0.8.3-0.33",
-        ("draft_accept_ratio", "hazard", "survival", "tau_verified", "rollback_len", "near_k_round_share"),
-        _LOG_STATS,
-    ),
-    Surface(
-        "vllm.v0_line",
-        "Speculative metrics (cumulative)",
-        "0.4.2-0.9.2",
-        ("draft_accept_ratio", "tau_drafted"),
-        _STATS,
-    ),
-    Surface(
-        "vllm.stage_times",
-        "SpecDecodeWorker stage times (one sampled step)",
-        "0.5.4-0.9.2",
-        ("rho_verify",),
-        "on by default in these versions; 0.10 and later log no draft time: print canonical JSON lines from a plug-in "
-        "of your own (README, 'Any other engine')",
-    ),
-    Surface("vllm.engine_line", "Engine line (load and throughput)", "0.4.2-0.33", ("running",), _LOG_STATS),
-    Surface(
-        "vllm.iteration_line",
-        "Iteration(n) (one engine step)",
-        "0.14-0.33",
-        ("step_ms", "batch_size"),
-        "--enable-logging-iteration-details; its time is a step's only with --no-async-scheduling",
-    ),
-    Surface(
-        "vllm.request_line",
-        "Received request (sampling parameters)",
-        "0.4.2-0.33",
-        ("temperature", "top_p"),
-        "--enable-log-requests (by default before 0.10.1)",
-    ),
-    Surface(
-        "vllm.start",
-        "start-up lines (version, model, drafter, K)",
-        "0.4.2-0.33",
-        ("engine_version", "method", "num_speculative_tokens"),
-        "on by default",
-    ),
-    Surface(
-        "vllm.response",
-        "HTTP responses with metrics",
-        "0.25-0.33 (acceptance 0.29+)",
-        (
-            "draft_accept_ratio",
-            "token_accept_prob",
-            "hazard",
-            "rollback_len",
-            "near_k_request_share",
-            "tau_committed",
-            "tpot_ms",
-            "speedup_tpot",
-            "temperature",
-        ),
-        "--enable-per-request-metrics (0.25+) and --per-request-spec-decode-metrics detailed (0.29+), and log the "
-        "responses at the gateway",
-    ),
-)
+from tracelens.engines.vllm.surfaces import SURFACES, TEXT
 
 
 class VLLM:
@@ -84,20 +28,46 @@ class VLLM:
 
     name = "vllm"
     surfaces: Sequence[Surface] = SURFACES
-    needles: Sequence[bytes] = lines.NEEDLES
-    json_keys: Sequence[bytes] = responses.KEYS
+    needles: Sequence[bytes] = (*lines.NEEDLES, *small.NEEDLES)
+    json_keys: Sequence[bytes] = (*responses.KEYS, *bench.KEYS)
+    metric_prefixes: Sequence[str] = metrics.PREFIXES
+    trace_marks: Sequence[bytes] = traces.MARKS
+    launch_marks: Sequence[bytes] = ()
 
     def lines(self, frame: pl.DataFrame) -> Parsed:
-        """Text lines; see `tracelens.engines.vllm.lines`."""
-        return lines.parse(frame)
+        """Text lines; see `tracelens.engines.vllm.lines` and `small`."""
+        return lines.parse(frame, small.LINES)
 
     def records(self, records: Sequence[JsonRecord]) -> Parsed:
-        """Logged responses; see `tracelens.engines.vllm.responses`."""
-        return responses.parse(records)
+        """Bench results and logged responses; see the modules of these names."""
+        parsed = bench.parse([r for r in records if bench.holds(r.value)])
+        parsed.merge(responses.parse([r for r in records if not bench.holds(r.value)]))
+        return parsed
+
+    def metrics(self, frame: pl.DataFrame) -> Parsed:
+        """Prometheus samples; see `tracelens.engines.vllm.metrics`."""
+        return metrics.parse(frame)
+
+    def spans(self, spans: Sequence[Span]) -> Parsed:
+        """OpenTelemetry spans; see `tracelens.engines.vllm.otel`."""
+        return otel.parse(spans)
+
+    def trace(self, events: pl.DataFrame, about: TraceAbout) -> Parsed:
+        """Events of a profiler trace; see `tracelens.engines.vllm.traces`."""
+        return traces.parse(events, about)
 
     def assemble(self, frames: Mapping[str, Sequence[pl.DataFrame]], context: Context) -> Tables:
         """Canonical rows of one source."""
-        whole = {surface: pl.concat(parts, how="diagonal") for surface, parts in frames.items() if parts}
+        whole = {surface: pl.concat(parts, how="diagonal_relaxed") for surface, parts in frames.items() if parts}
+        # The smaller lines are of the same log: their time and run follow from the lines around them.
+        parts = [self._text({s.name: whole[s.name] for s in (*TEXT, *small.SURFACES) if s.name in whole}, context)]
+        for module in (metrics, otel, traces, bench):
+            own = {s.name: whole[s.name] for s in module.SURFACES if s.name in whole}
+            if own:
+                parts.append(module.assemble(own, context))
+        return stacked(parts)
+
+    def _text(self, whole: dict[str, pl.DataFrame], context: Context) -> Tables:
         responded = whole.pop("vllm.response", None)
         text = _timed(whole, context)
         starts = text.pop("vllm.start", None)
@@ -105,10 +75,14 @@ class VLLM:
         text = {surface: _with_run(frame, runs) for surface, frame in text.items()}
         tables = Tables(runs=runs)
         tables.windows = _windows(text, runs, tables)
-        requests: list[pl.DataFrame] = []
+        requests = small.request_rows(text)
         if "vllm.request_line" in text:
             requests.append(windows.request_rows(windows.once(text["vllm.request_line"])))
         if responded is not None:
+            if "in_log" in responded.columns:
+                responded = responded.sort("line", maintain_order=True)
+                own = _with_run(responded, runs)["run_key"]
+                responded = responded.with_columns(run_key=pl.when(pl.col("in_log")).then(own).fill_null(0))
             rows, tables.rounds = responses.rows(responded, context)
             requests.append(rows)
         tables.requests = pl.concat(requests, how="diagonal") if requests else None
@@ -162,6 +136,9 @@ def _windows(text: Mapping[str, pl.DataFrame], runs: pl.DataFrame | None, tables
     ):
         if surface in text:
             parts.append(build(windows.once(text[surface])))
+    if small.BATCHSIZE in text:
+        found = windows.once(text[small.BATCHSIZE])
+        parts.append(forward_times.forward_windows(found, small.BATCHSIZE, runs, tables))
     return pl.concat(parts, how="diagonal_relaxed").sort("source_line", maintain_order=True) if parts else None
 
 

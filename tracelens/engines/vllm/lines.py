@@ -5,9 +5,14 @@ Nothing here depends on the source file or line number that a line names: both m
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import polars as pl
 
 from tracelens.engines.base import Parsed, Reject
+
+# Name, what the message starts with (a regular expression), and what takes the rows of `split` that do.
+LineSurface = tuple[str, str, Callable[[str, pl.DataFrame, Parsed], None]]
 
 NEEDLES: tuple[bytes, ...] = (
     b"SpecDecoding metrics: ",
@@ -88,15 +93,29 @@ _START = (
 )
 
 
-def parse(frame: pl.DataFrame) -> Parsed:
-    """Split lines into prefix and message, then hand each to the surface whose marker its message starts with."""
+def parse(frame: pl.DataFrame, others: Sequence[LineSurface] = ()) -> Parsed:
+    """Split lines into prefix and message, then hand each to the surface whose marker its message starts with.
+
+    Args:
+        frame: as `Engine.lines`.
+        others: more surfaces, for the lines that are none of this module's.
+    """
     parsed = Parsed()
-    rows = split(frame)
-    for surface, marker, extract in _SURFACES:
-        hit = rows.filter(pl.col("message").str.contains(marker))
-        if hit.height:
-            extract(surface, hit, parsed)
+    rest = _taken(split(frame), _SURFACES, parsed)
+    if others and rest.height:
+        _taken(rest, others, parsed)
     return parsed
+
+
+def _taken(rows: pl.DataFrame, surfaces: Sequence[LineSurface], parsed: Parsed) -> pl.DataFrame:
+    """The rows that no surface took."""
+    left = pl.repeat(True, rows.height, eager=True)
+    for surface, marker, extract in surfaces:
+        mine = rows["message"].str.contains(marker).fill_null(False)
+        if mine.any():
+            extract(surface, rows.filter(mine), parsed)
+            left &= ~mine
+    return rows.filter(left)
 
 
 def split(frame: pl.DataFrame) -> pl.DataFrame:
@@ -260,7 +279,7 @@ def _start(surface: str, hit: pl.DataFrame, parsed: Parsed) -> None:
     _keep(surface, frame.filter(pl.col("message").str.contains(_START)), ("message",), parsed)
 
 
-_SURFACES = (
+_SURFACES: Sequence[LineSurface] = (
     ("vllm.v1_line", r"^SpecDecoding metrics: ", _v1),
     ("vllm.v0_line", r"^Speculative metrics: ", _speculative),
     ("vllm.stage_times", r"^SpecDecodeWorker stage times: ", _stage),

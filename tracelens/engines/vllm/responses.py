@@ -98,7 +98,8 @@ def rows(frame: pl.DataFrame, context: Context) -> tuple[pl.DataFrame, pl.DataFr
         request_id=pl.coalesce("request_id", pl.concat_str(pl.lit(context.source_id + "#"), "line")),
         source_line="line",
         surface=pl.lit("vllm.response"),
-        run_key=pl.lit(0, pl.Int64),
+        # What a client logged does not tell of which start it is.
+        run_key=pl.col("run_key") if "run_key" in frame.columns else pl.lit(0, pl.Int64),
     )
     out = out.with_columns(
         # The stamp of a logged response is its end; a stamp of the record itself tells the arrival. A logger's clock
@@ -122,7 +123,7 @@ def rows(frame: pl.DataFrame, context: Context) -> tuple[pl.DataFrame, pl.DataFr
             round_index=pl.int_ranges(0, pl.col("step_drafted").list.len()),
         ).explode("drafted", "accepted", "emitted", "round_index")
     working = ("line", "offset", "stamp", "inner", "stream", "start_s", "ts", "step_drafted", "step_accepted")
-    return out.drop(*working, "step_emitted"), rounds
+    return out.drop(*working, "step_emitted", "in_log", strict=False), rounds
 
 
 def bodies(value: Object, outer: tuple[Object, ...] = ()) -> Iterator[tuple[Object, tuple[Object, ...]]]:

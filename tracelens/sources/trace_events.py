@@ -1,0 +1,160 @@
+"""Single events of a Chrome trace, decoded; and what the device did, by the launch that asked for it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tracelens.sources.json_array import Objects
+
+# Numbers that no JSON has, from writers that print them all the same: not measured.
+_NO_NUMBER = re.compile(rb"(:\s*)[-+]?(?:nan|inf(?:inity)?)\b", re.IGNORECASE)
+_DEVICE = frozenset(("kernel", "gpu_memcpy", "gpu_memset"))
+_LAUNCH = frozenset(("cuda_runtime", "cuda_driver", "hip_runtime", "runtime"))
+_MOST_ARGS = 64 << 10
+
+
+class Event(msgspec.Struct):
+    """One event, with the keys that anybody reads."""
+
+    ph: str | None = None
+    cat: str | None = None
+    name: str | None = None
+    pid: int | str | float | None = None
+    tid: int | str | float | None = None
+    ts: float | None = None
+    dur: float | None = None
+    args: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Arguments(msgspec.Struct, gc=False):
+    correlation: int | None = None
+
+
+class _Tied(msgspec.Struct, gc=False):
+    """A launch, or what it launched: no name, which is long for kernels."""
+
+    cat: str | None = None
+    pid: int | str | float | None = None
+    tid: int | str | float | None = None
+    ts: float | None = None
+    dur: float | None = None
+    args: _Arguments | None = None
+
+
+_EVENT, _TIED, _ALL_TIED = msgspec.json.Decoder(Event), msgspec.json.Decoder(_Tied), msgspec.json.Decoder(list[_Tied])
+_ANY = msgspec.json.Decoder()
+
+
+def event(data: bytes) -> Event | None:
+    """One event; None where it is broken."""
+    found = _lenient(_EVENT, data)
+    return found if isinstance(found, Event) else None
+
+
+def value(data: bytes) -> Any:
+    """Any JSON value; None where it is none."""
+    return _lenient(_ANY, data)
+
+
+def _lenient(decoder: Any, data: bytes) -> Any:
+    """Decode; once more with odd numbers as null and bad bytes replaced."""
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        pass
+    try:
+        return decoder.decode(_NO_NUMBER.sub(rb"\1null", data.decode("utf-8", "replace").encode()))
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+
+
+def arguments(found: Event) -> str | None:
+    """The `args` of an event as JSON text; None where there are none, or absurdly many."""
+    text = bytes(found.args)
+    return None if text == b"null" or len(text) > _MOST_ARGS else text.decode("utf-8", "replace")
+
+
+class Work:
+    """Launches and the device's work of one trace, compact: a few numbers an event."""
+
+    def __init__(self) -> None:
+        self._launches, self._device = _Rows(), _Rows()
+        self._threads: dict[tuple[Any, Any], int] = {}
+
+    def take(self, data: bytes, found: Objects) -> None:
+        """Take the events that are tied by a correlation id."""
+        if not len(found.ends) or data.find(b'"correlation"') < 0:
+            return
+        # All events at once: a call for each, or finding those with an id first, costs more than decoding them.
+        together = _lenient(_ALL_TIED, b"[" + data[int(found.starts[0]) : int(found.ends[-1])] + b"]")
+        if together is None:
+            pieces = zip(found.starts.tolist(), found.ends.tolist(), strict=True)
+            together = [one for a, b in pieces if (one := _lenient(_TIED, data[a:b])) is not None]
+        tied = [t for t in together if t.ts is not None and t.args is not None and _is_id(t.args.correlation)]
+        self._device.add([(t, 0) for t in tied if t.cat in _DEVICE and t.dur is not None and t.dur >= 0])
+        code = self._threads
+        self._launches.add([(t, code.setdefault((t.pid, t.tid), len(code))) for t in tied if t.cat in _LAUNCH])
+
+    def frame(self) -> pl.DataFrame:
+        """One row a piece of work whose launch is known: columns of `TraceAbout.work`, by launch."""
+        import numpy as np
+        import polars as pl
+
+        # By hand: a join of frames takes five times the memory of what it joins.
+        ids, launched, _, threads = self._launches.columns()
+        first = np.unique(ids, return_index=True)[1]
+        ids, launched, threads = ids[first], launched[first], threads[first]
+        wanted, start, dur, _ = self._device.columns()
+        at = np.searchsorted(ids, wanted)
+        known = np.flatnonzero(at < len(ids))
+        known = known[ids[at[known]] == wanted[known]]
+        known = known[np.lexsort((start[known], launched[at[known]]))]
+        at = at[known]
+        names = [tuple(None if v is None else str(v) for v in ids) for ids in self._threads]
+        pids, tids = (pl.Series([name[i] for name in names], dtype=pl.String) for i in (0, 1))
+        return pl.DataFrame(
+            {
+                "pid": pids.gather(threads[at]),
+                "tid": tids.gather(threads[at]),
+                "launched": launched[at],
+                "start": start[known],
+                "dur": dur[known],
+            }
+        )
+
+
+def _is_id(number: int | None) -> bool:
+    return number is not None and 0 <= number < 2**63
+
+
+class _Rows:
+    """Correlation id, start, duration and thread of events."""
+
+    def __init__(self) -> None:
+        self._chunks: list[tuple[Any, ...]] = []
+
+    def add(self, rows: list[tuple[_Tied, int]]) -> None:
+        import numpy as np
+
+        self._chunks.append(
+            (
+                np.asarray([t.args.correlation if t.args is not None else 0 for t, _ in rows], np.int64),
+                np.asarray([t.ts for t, _ in rows], np.float64),
+                np.asarray([t.dur or 0.0 for t, _ in rows], np.float64),
+                np.asarray([thread for _, thread in rows], np.int64),
+            )
+        )
+
+    def columns(self) -> tuple[Any, ...]:
+        """The four columns of all events."""
+        import numpy as np
+
+        if not self._chunks:
+            self.add([])
+        return tuple(np.concatenate(column) for column in zip(*self._chunks, strict=True))
