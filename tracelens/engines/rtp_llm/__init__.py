@@ -1,4 +1,4 @@
-"""RTP-LLM (alibaba/rtp-llm): access logs, engine.log at DEBUG, step JSON lines.
+"""RTP-LLM (alibaba/rtp-llm): access logs, engine.log at DEBUG, step JSON lines, kmonitor gauges, timelines.
 
 Read from the sources at 4b8d39cd5 (2026-08-20) and v0.2.0 (d1e93ce12, 2025-10-31). What RTP-LLM calls accepted has the
 target's own token in it, except `speculative_accepted_tokens_per_pos`; here `accepted` never has.
@@ -11,8 +11,8 @@ from typing import Any
 
 import polars as pl
 
-from tracelens.engines.base import Context, JsonRecord, Parsed, Reject, Surface, Tables
-from tracelens.engines.rtp_llm import access, debug, rounds, steps
+from tracelens.engines.base import Context, JsonRecord, Parsed, Reject, Surface, Tables, TraceAbout
+from tracelens.engines.rtp_llm import access, debug, kmonitor, rounds, steps, timeline
 from tracelens.engines.rtp_llm.runs import with_runs
 from tracelens.engines.rtp_llm.surfaces import SURFACES
 from tracelens.engines.units import BrokenError
@@ -27,12 +27,25 @@ class RtpLlmEngine:
 
     name = "rtp-llm"
     surfaces: Sequence[Surface] = SURFACES
-    needles: Sequence[bytes] = debug.NEEDLES
+    needles: Sequence[bytes] = (*debug.NEEDLES, *kmonitor.NEEDLES)
     json_keys: Sequence[bytes] = (b'"log_time"', b'"rpc_completed"', b'"aux_info"', b'"step_latency_us"')
+    metric_prefixes: Sequence[str] = kmonitor.METRIC_PREFIXES
+    trace_marks: Sequence[bytes] = timeline.MARKS
+    launch_marks: Sequence[bytes] = timeline.LAUNCH_MARKS
 
     def lines(self, frame: pl.DataFrame) -> Parsed:
-        """Events of engine.log and lines of the configuration dump."""
-        return debug.lines(frame)
+        """Events of engine.log, lines of the configuration dump, and gauges of kmonitor's log sink."""
+        parsed = debug.lines(frame)
+        parsed.merge(kmonitor.lines(frame))
+        return parsed
+
+    def metrics(self, frame: pl.DataFrame) -> Parsed:
+        """Gauges as Prometheus text; see `tracelens.engines.rtp_llm.kmonitor`."""
+        return kmonitor.metrics(frame)
+
+    def trace(self, events: pl.DataFrame, about: TraceAbout) -> Parsed:
+        """Events of a timeline; see `tracelens.engines.rtp_llm.timeline`."""
+        return timeline.parse(events, about)
 
     def records(self, records: Sequence[JsonRecord]) -> Parsed:
         """Request records and steps; a batch in which only some answers can be used gives those."""
@@ -75,6 +88,13 @@ class RtpLlmEngine:
             windows.append(alone)
         if frames.get(debug.MTP):
             rows.append(rounds.mtp_rounds(_events(frames[debug.MTP], context), tables.rejects))
+        if frames.get(kmonitor.SURFACE):
+            found = pl.concat(frames[kmonitor.SURFACE], how="diagonal")
+            windows.append(kmonitor.windows(found, _configured(frames), tables))
+        if frames.get(kmonitor.GAUGES):
+            samples = pl.concat(frames[kmonitor.GAUGES], how="diagonal").with_columns(inner=pl.lit(None, pl.String))
+            windows.append(kmonitor.gauge_windows(_events([samples], context)))
+        windows += timeline.windows(frames)
         tables.rounds, tables.windows, tables.requests = _joined(rows), _joined(windows), _joined(requests)
         return with_runs(tables, frames.get(debug.CONFIG, ()))
 
@@ -86,6 +106,12 @@ def _frame(rows: Sequence[Mapping[str, Any]], schema: Mapping[str, Any]) -> pl.D
 def _joined(parts: Sequence[pl.DataFrame]) -> pl.DataFrame | None:
     parts = [part for part in parts if part.height]
     return pl.concat(parts, how="diagonal").with_columns(pl.lit("rtp-llm").alias("engine")) if parts else None
+
+
+def _configured(frames: Mapping[str, Sequence[pl.DataFrame]]) -> int | None:
+    """K, where all configuration dumps of the source agree on one."""
+    found = {k for part in frames.get(debug.CONFIG, ()) for k in part["k"].drop_nulls().unique().to_list()}
+    return found.pop() if len(found) == 1 else None
 
 
 def _events(parts: Sequence[pl.DataFrame], context: Context) -> pl.DataFrame:

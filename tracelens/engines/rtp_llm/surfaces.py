@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracelens.engines.base import Surface
+from tracelens.engines.rtp_llm import timeline
 
 _SETTINGS = ("temperature", "top_p", "task_type", "model")
 _REQUEST = ("ttft", "tpot", "e2e")
@@ -54,12 +55,27 @@ SURFACES: Sequence[Surface] = (
         'LOG_LEVEL=DEBUG, or POST /set_log_level {"log_level":"DEBUG"}; phase times: POST /start_profile',
     ),
     Surface(
+        "rtp.kmonitor",
+        "kmonitor gauges with sums and counts (log sink in engine.log, flume bodies)",
+        "all; K since 2026-08-19; phase times up to 2026-03-15",
+        ("draft_accept_ratio", "tau_committed", "rho", "rho_verify", "overhead", "step_ms"),
+        "kmonitorEnableLogFileSink; MtpExecutor (2026-03 on) measures no phases: POST /start_profile for them",
+    ),
+    Surface(
+        "rtp.kmonitor_gauges",
+        "kmonitor gauges as Prometheus text: means without counts, so times alone",
+        "all; phase times up to 2026-03-15",
+        ("rho_verify", "step_ms"),
+        "kmonitorEnablePrometheusSink (its call is commented out on main: prefer kmonitorEnableLogFileSink)",
+    ),
+    Surface(
         "rtp.step_json",
         "step JSON lines with the names of RtpLLMSpeculativeEngineMetricsCollector",
         "any; RTP-LLM does not write them by itself",
         (*_COUNTS, "rho", "rho_verify", "overhead", "tau_committed", "replay"),
         "log the collector as one JSON object a step where it is reported",
     ),
+    *timeline.SURFACES,
     Surface(
         "rtp.config_dump",
         "start-up dump in main_<rank>.log: type and gen_num_per_cycle",
