@@ -110,6 +110,31 @@ def test_a_request_and_its_tpot() -> None:
     assert tables.requests["ts_start"].to_list() == [None, datetime(2026, 8, 20, 12, 40, 5, 471000)]
 
 
+def test_rows_that_name_no_run_are_of_the_record_above_them() -> None:
+    a, b = ({"record": "run", "run_id": name, "role": role} for name, role in (("a", "speculative"), ("b", "baseline")))
+    window = {"record": "window", "ts_end": "2026-04-19T10:00:00Z", "rounds": 1, "drafted": 1, "accepted": 1}
+    tables, _ = ingest(ROUND, a, ROUND, window, b, ROUND, ROUND | {"run_id": "c"})
+    assert tables.rounds is not None
+    assert tables.rounds["run_id"].to_list() == [None, "a", "b", "c"]
+    assert tables.windows is not None
+    assert tables.windows["run_id"].to_list() == ["a"]
+
+
+def test_a_run_record_without_a_name_is_told_by_its_place() -> None:
+    run = {"record": "run", "role": "baseline"}
+    tables, _ = ingest(ROUND, run, ROUND, ROUND | {"run_id": "c"}, run, ROUND)
+    assert tables.rounds is not None
+    assert tables.rounds["run_key"].to_list() == [0, 1, 0, 2]
+
+
+def test_a_single_run_record_speaks_for_its_whole_file() -> None:
+    run = {"record": "run", "run_id": "a", "role": "baseline"}
+    for records in ((run, ROUND, ROUND), (ROUND, run, ROUND), (ROUND, ROUND, run)):
+        tables, _ = ingest(*records)
+        assert tables.rounds is not None
+        assert tables.rounds["run_id"].to_list() == ["a", "a"]
+
+
 def test_a_window_and_a_run() -> None:
     tables, _ = ingest(
         WINDOW | {"accepted_per_pos": [4, 2, 0], "window_s": 10},
@@ -170,6 +195,14 @@ def test_stamps(stamps: dict[str, Any], ts: datetime | None, basis: str) -> None
         (ROUND | {"temperature": float("inf")}, "temperature: not a finite number"),
         (ROUND | {"temperature": -1.0}, "identity broken: temperature >= 0"),
         (ROUND | {"top_p": 1.5}, "identity broken: top_p <= 1"),
+        (ROUND | {"weight": 1e300}, "identity broken: 1e-9 <= weight <= 1e9"),
+        (ROUND | {"weight": 1.0000001e9}, "identity broken: 1e-9 <= weight <= 1e9"),
+        (ROUND | {"weight": 0}, "identity broken: 1e-9 <= weight <= 1e9"),
+        (ROUND | {"weight": 5e-324}, "identity broken: 1e-9 <= weight <= 1e9"),
+        (ROUND | {"step_share": 1e-300}, "identity broken: 1e-10 <= step_share <= 1"),
+        (ROUND | {"temperature": 1e300}, "identity broken: temperature <= 1e15"),
+        (WINDOW | {"draft_ms_per_token": 1e300}, "identity broken: draft_ms_per_token <= 1e15"),
+        (REQUEST | {"tpot_us": 1e300}, "tpot_us: out of range"),
         (ROUND | {"model": 5}, "model: wrong type"),
         (ROUND | {"model": "\ud800"}, "model: not text"),
         (ROUND | {"request_id": ["a"]}, "request_id: wrong type"),
@@ -217,7 +250,7 @@ def cells(name: str) -> st.SearchStrategy[dict[str, Any]]:
     kinds: dict[Any, st.SearchStrategy[Any]] = {
         pl.Int32(): st.integers(-1, 6),
         pl.Int64(): st.integers(-1, 6),
-        pl.Float64(): st.sampled_from([0.0, 0.5, 1.0, 2.0, -1.0, float("nan"), float("inf")]),
+        pl.Float64(): st.sampled_from([0.0, 0.5, 1.0, 2.0, -1.0, 1e300, 1e-300, float("nan"), float("inf")]),
         pl.Boolean(): st.booleans(),
         pl.String(): st.sampled_from(["device", "derived", "sum", "baseline", "x"]),
         pl.Datetime("us"): st.sampled_from([datetime(2026, 1, 1), datetime(2026, 1, 2)]),

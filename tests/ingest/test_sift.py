@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,8 @@ def test_every_wrong_value_in_every_key(record: dict[str, Any], end: str, log: P
 @pytest.mark.parametrize("record", [ROUND, WINDOW, REQUEST], ids=["round", "window", "request"])
 def test_every_kind_of_other_line(record: dict[str, Any], log: Path) -> None:
     good = json.dumps(record)
-    others = [line for line in LINES if "data:" not in line]
+    # A second run record sends the file to the slow road: then the place of a row tells its run.
+    others = [line for line in LINES if "data:" not in line and '"run_id":"c"' not in line]
     log.write_text("".join(f"{good}\n{line}\n" for line in [*[good] * 40, *others]) + good[:40])
     quick, _ = agree(log, log.parent)
     assert quick.road == SIFTED, quick.why
@@ -88,6 +90,29 @@ def test_runs_are_what_all_rows_agree_on_whatever_road_they_took(log: Path) -> N
         found = {r["run_id"]: (r["model"], r["method"]) for r in quick.rows("runs")}
         assert quick.road == SIFTED
         assert found == {"a": ("m" if model == "m" else None, "eagle"), "b": ("m", None)}
+
+
+def test_a_run_record_speaks_for_rows_that_name_no_run(log: Path) -> None:
+    a, b = ({"record": "run", "run_id": name, "engine": "acme", "role": "baseline"} for name in "ab")
+    unnamed = {"record": "run", "engine": "acme", "started": "2026-04-19T00:00:00Z"}
+    rows = [ROUND | {"engine": "acme"}] * 80
+    for number, (records, road, runs) in enumerate([
+        ((a, *rows), SIFTED, {"a": 80}),
+        ((*rows, a, *rows), SIFTED, {"a": 160}),
+        ((a, *rows, b, *rows[:3]), SLOW, {"a": 80, "b": 3}),
+        ((*rows, ROUND | {"run_id": "c"}, a), SIFTED, {"a": 80, "c": 1}),
+        ((unnamed, *rows), SLOW, None),
+    ]):  # fmt: skip
+        log.write_text(lines(*records))
+        quick, _ = agree(log, log.parent / str(number))
+        assert quick.road == road, (number, quick.why)
+        found = Counter(r["run_id"] for r in quick.rows("rounds"))
+        assert len(found) == 1 if runs is None else found == runs
+        assert {r["run_id"]: r["engine"] for r in quick.rows("runs") if r["run_id"] in "ab"} == {
+            name: "acme" for name in (runs or {}) if name in "ab"
+        }
+        told = {r["run_id"]: r["role"] for r in quick.rows("runs")}
+        assert all(told[name] == "baseline" for name in (runs or {}) if name in "ab")
 
 
 def test_a_broken_identity_has_its_line_and_place(log: Path) -> None:

@@ -174,6 +174,9 @@ def _engine(types: Mapping[str, str]) -> str:
 
 def _run(naming: Naming, types: Mapping[str, str], values: dict[str, Any]) -> str:
     """The run of a row, as `Naming` names it."""
+    if naming.governs and not naming.run:
+        values["run"] = naming.governs
+        return "coalesce(run_id, $run)" if "run_id" in types else "$run"
     if naming.run:
         values["run"] = naming.run
         return "$run"

@@ -37,18 +37,22 @@ SETTABLE = (
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """How the runs of a source are named."""
+    """How the runs of a source are named.
+
+    `governs` is the run whose record speaks for all rows of the source that name none.
+    """
 
     source_id: str
     folder_key: str
     run: str | None
     role: str | None
     adopt: Mapping[str, str]
+    governs: str | None = None
 
     def before_start(self, engine: str) -> str:
         """The run of what was logged before any start: siblings of one folder and engine share it."""
-        if self.run:
-            return self.run
+        if self.run or self.governs:
+            return self.run or str(self.governs)
         return self.adopt.get(engine) or f"{engine}-{self.folder_key[:8]}"
 
     def scope(self, engine: str) -> str:
@@ -223,16 +227,12 @@ def _run_rows(
     observed = observed.group_by("run_id", "engine", maintain_order=True).agg(
         pl.col("ended").max(), *(pl.col(c).drop_nulls().first() for c in _FROM_RUN)
     )
-    named = (
-        runs.drop("run_key", "ended", "engine")
-        .group_by("run_id", maintain_order=True)
-        .agg(pl.all().drop_nulls().first())
-        if runs.height
-        else runs.drop("run_key", "ended", "engine")
-    )
+    named = runs.drop("run_key", "ended")
+    if runs.height:
+        named = named.group_by("run_id", maintain_order=True).agg(pl.all().drop_nulls().first())
     rows = observed.join(named, on="run_id", how="full", coalesce=True, suffix="_told", maintain_order="left_right")
     rows = rows.with_columns(
-        engine=pl.col("engine").fill_null(engine),
+        engine=pl.coalesce("engine", "engine_told", pl.lit(engine)),
         **{c: pl.coalesce(f"{c}_told", c) for c in _FROM_RUN},
         role=pl.lit(naming.role) if naming.role else pl.col("role"),
         source_id=pl.lit(naming.source_id),

@@ -7,7 +7,7 @@ import logging
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -168,6 +168,7 @@ def _sifted(job: Job, shape: fast.Shape, engines: Sequence[Engine], labels: Labe
             return out
         naming = _naming(job, found.sha256)
         with_step = _with_step(others) and shape.table == "rounds"
+        naming = _governed(naming, others)
         written = fast.write(job.file, shape, found, job.columns, naming, job.staging, sifted, counted=with_step)
     log.info("%s: %d of %d lines one by one", job.file.name, sifted.holes, found.lines)
     reading = _reading_of(found, ())
@@ -177,6 +178,24 @@ def _sifted(job: Job, shape: fast.Shape, engines: Sequence[Engine], labels: Labe
     reading.rejects += [Reject(line, f"identity broken: {why}", surface, at[line]) for line, why in written.faults]
     _write(job, reading, engines, labels, out, written)
     return out
+
+
+def _governed(naming: Naming, others: Reading) -> Naming:
+    """The naming of rows by the fast road: a run record speaks for the rows of its file that name no run.
+
+    Raises:
+        Unproved: several of them, so that the place of a row tells which; or one that has no name of its own.
+    """
+    import polars as pl
+
+    starts = others.parsed["generic"].frames.get("generic.run", ())
+    if naming.run or not starts:
+        return naming
+    runs = pl.concat(starts, how="diagonal_relaxed")
+    name = runs["run_id"][0] if "run_id" in runs.columns else None
+    if runs.height > 1 or name is None:
+        raise fast.Unproved("rows of the run that a record above them starts")
+    return replace(naming, governs=name)
 
 
 def _with_step(reading: Reading) -> bool:
@@ -241,7 +260,8 @@ def _write(
     rows["rejects"] = _write_rejects(source_id, rejects, place, out)
     counts = {t: rows[t] for t in TABLES if rows[t]}
     unread = sum(r.surface is None for r in rejects)  # no engine could claim these, and they are told already
-    out.entry = _entry(job, reading, surfaces, counts, len(rejects), max(0, reading.lines - claimed - unread))
+    records = reading.lines if reading.elements is None else reading.elements
+    out.entry = _entry(job, reading, surfaces, counts, len(rejects), max(0, records - claimed - unread))
     return out
 
 

@@ -143,6 +143,12 @@ class GenericEngine:
             parts = frames.get(_surface(name), ())
             if parts:
                 setattr(tables, name, _finish(name, pl.concat(parts).sort("line"), context, tables.rejects))
+        if tables.runs is not None:
+            for name in FACTS:
+                rows = getattr(tables, name)
+                if rows is not None:
+                    setattr(tables, name, _governed(rows, tables.runs))
+            tables.runs = tables.runs.drop("line")
         return tables
 
 
@@ -159,10 +165,25 @@ def _finish(name: str, frame: pl.DataFrame, context: Context, rejects: list[Reje
     frame = frame.with_columns(pl.col("engine").str.to_lowercase().fill_null("generic"))
     frame = frame.with_columns(pl.sql_expr(how).alias(column) for column, how in DERIVED.get(name, {}).items())
     if name == "runs":
-        own = [pl.int_range(1, pl.len() + 1, dtype=pl.Int64).alias("run_key")]
+        own = [pl.int_range(1, pl.len() + 1, dtype=pl.Int64).alias("run_key"), pl.col("line")]
     else:
         own = [pl.col("line").alias("source_line"), pl.lit(_surface(name)).alias("surface")]
     return frame.select(*own, "engine", *_given(name, frame))
+
+
+def _governed(rows: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
+    """Rows that name no run are of the run whose record stands last above them; a single one speaks for the file."""
+    nothing = pl.lit(None, pl.String)
+    first = pl.lit(0) if runs.height == 1 else pl.col("line")
+    name = pl.col("run_id") if "run_id" in runs.columns else nothing
+    starts = runs.select("run_key", _above=first.cast(pl.Int64), _name=name).sort("_above")
+    if "run_id" not in rows.columns:
+        rows = rows.with_columns(run_id=nothing)
+    found = rows.join_asof(starts, left_on="source_line", right_on="_above", strategy="backward")
+    # A run with a name is told by it; one without is named where its start is.
+    unnamed = pl.col("run_id").is_null() & pl.col("_name").is_null()
+    key = pl.when(unnamed).then("run_key").fill_null(0)
+    return found.with_columns(run_key=key, run_id=pl.coalesce("run_id", "_name")).drop("_above", "_name", strict=False)
 
 
 def _stamped(name: str, frame: pl.DataFrame, context: Context) -> pl.DataFrame:
