@@ -205,6 +205,95 @@ def test_wrapped_lines(at: int) -> None:
         assert words.select(COUNTS).rows() == decoded(ingest(whole)[0]).select(COUNTS).rows()
 
 
+@pytest.mark.parametrize("width", [70, 80, 100, 132, 200])
+def test_a_line_wrapped_by_a_terminal(width: int) -> None:
+    """Pieces of one width; a cut may fall into a number or a word, as long as each piece has something of ours."""
+    long = sample("sglang_decode_lines.log")[-1]
+    pieces = [long[i : i + width] for i in range(0, len(long), width)]
+    other = "[2026-09-20 10:00:01] INFO: token usage is explained in the documentation"
+    tables, rejects = ingest(*pieces, other)
+    assert rejects == []
+    assert decoded(tables).equals(decoded(ingest(long)[0]))
+
+
+def test_pieces_of_other_lines_are_not_put_together() -> None:
+    whole = line("10:00:01", 4, 2.17, 0.54)
+    cut = whole[: whole.index("2.17") + 2]
+    for after in ("accept len: 9.99, #queue", whole, "[2026-03-12 10:00:02 TP0] accept len: 9.99, #queue-req: 0"):
+        tables, rejects = ingest(cut, after)
+        assert [r.reason for r in rejects] == ["incomplete line: no accept len"]
+        assert [round(a / 160, 2) for a in ([] if tables.windows is None else decoded(tables)["accepted"])] in (
+            [],
+            [1.17],
+        )
+
+
+def test_stamps_with_fractions_tell_the_rounds_of_a_batch_that_changed() -> None:
+    """2.5 tokens a round: 1250 tokens a second for 0.8 s are 400 rounds, where 12 x 40 and 8 x 40 are both wrong."""
+
+    def at(ms: int, running: int, tput: float, **more: Any) -> str:
+        return line(f"10:00:{ms // 1000:02}.{ms % 1000:03}", running, 2.5, tput=tput, **more)
+
+    first, second = at(1100, 8, 900.0), at(1900, 12, 1250.0)
+    columns = ("rounds", "accepted", "emitted", "rounds_basis", "step_us")
+    assert decoded(ingest(first, second)[0]).select(columns).rows()[1] == (400, 600, 1000, "derived", None)
+    # Lines that are missing between make the time too long: the last line's batch is all there is.
+    assert decoded(ingest(first, at(9900, 12, 1250.0))[0]).select(columns).rows()[1][:4] == (
+        480,
+        720,
+        1200,
+        "estimated",
+    )
+    # Whole seconds are too coarse.
+    coarse = [r.replace(".100", "").replace(".900", "") for r in (first, second.replace("01.900", "02.900"))]
+    assert decoded(ingest(*coarse)[0])["rounds_basis"].to_list() == ["estimated"] * 2
+    # Without speculation they are the request-steps: one token each.
+    plain = [r.replace("accept len: 2.50, ", "").replace("1250", "500") for r in (first, second)]
+    assert decoded(ingest(*plain)[0]).select("plain_steps", "emitted").rows()[1] == (400, 400)
+
+
+def test_a_start_that_prints_a_dictionary() -> None:
+    """0.5.23 prints the resolved arguments; a key inside a text is none."""
+    told = {
+        "model_path": "/data/acme/llama", "served_model_name": "llama", "tp_size": 2, "node_rank": 0,
+        "chat_template": "x, 'speculative_num_steps': 9", "decode_log_interval": 10,
+        "speculative_algorithm": "EAGLE", "speculative_num_steps": 3, "speculative_eagle_topk": 1,
+        "speculative_num_draft_tokens": 4, "max_running_requests": None,
+    }  # fmt: skip
+    start = f"[2026-10-02 09:00:00] server_args={told!r}"
+    tables, _ = ingest(start, start.replace("'node_rank': 0", "'node_rank': 1"), line("10:00:01", 2, 2.5))
+    assert tables.runs is not None
+    columns = ("model", "method", "role", "num_speculative_tokens", "tensor_parallel", "max_num_seqs")
+    assert tables.runs.select(columns).rows() == [("llama", "eagle", "speculative", 3, 2, None)]
+    assert decoded(tables).select("rounds", "drafted", "run_key").rows() == [(20, 60, 1)]
+    off = start.replace("'speculative_algorithm': 'EAGLE'", "'speculative_algorithm': None")
+    tables, _ = ingest(off)
+    assert tables.runs is not None
+    assert tables.runs.select("role", "num_speculative_tokens").rows() == [("baseline", None)]
+
+
+def test_prefixes_of_ray_and_of_ranks() -> None:
+    ray = "(SchedulerActor pid=411, ip=192.0.2.4) " + line(
+        "10:00:01", 2, 2.5, ranks=" DP1 PP0 ATTN_CP0 MOE_DP0 TP3 EP3"
+    )
+    tables, rejects = ingest(ray, ray.replace("TP3", "TP2").replace("10:00:01", "10:00:02"))
+    assert rejects == []
+    assert decoded(tables).select("replica", "rounds").rows() == [("1", 80)]
+    assert "192.0.2" not in str(tables)
+
+
+def test_adaptive_k_from_its_first_line_on() -> None:
+    tables, _ = ingest(
+        "[2026-05-02 09:59:00 TP0] AdaptiveSpeculativeParams initialized: steps=3, candidate_steps=[1, 3, 5, 7]",
+        line("10:00:01", 1, 1.5),
+        line("10:00:02", 1, 1.5),
+        "[2026-05-02 10:00:03 TP0] Adaptive spec params updated (confidence): steps 3 -> 5 (r=0.91)",
+        line("10:00:04", 1, 1.5),
+        line("10:00:05", 1, 1.5),
+    )
+    assert decoded(tables)["num_speculative_tokens"].to_list() == [None, 3, None, 5]
+
+
 def test_adaptive_k() -> None:
     def adapt(at: str, before: int, after: int) -> str:
         return f"[2026-05-02 {at} TP0] Adaptive spec params updated: steps {before} -> {after} (ema_accept_len=0.41)"
@@ -231,8 +320,15 @@ def test_simulated_acceptance() -> None:
     assert decoded(tables)["forced_acceptance"].to_list() == [None, True, None]
     assert tables.runs is not None
     assert tables.runs["forced_acceptance"].to_list() == [True, None]
+    row_after = row.replace("01 ", "04 ")
+    for told in (
+        "+ export SIMULATE_ACC_LEN=3",
+        "SGLANG_SIMULATE_ACC_LEN: '3.5'",
+        "[2026-10-02 09:00:00 TP0] Simulated acceptance drawn ahead of the draft launch (first step).",
+    ):
+        assert decoded(ingest(told, row_after)[0])["forced_acceptance"].to_list() == [True]
     quoted = "INFO prompt: 'SGLANG_SIMULATE_ACC_LEN=3 makes numbers up'"
-    for harmless in (quoted, "SGLANG_SIMULATE_ACC_LEN=0"):
+    for harmless in (quoted, "SGLANG_SIMULATE_ACC_LEN=0", "SGLANG_SIMULATE_ACC_LEN=-1"):
         assert decoded(ingest(harmless, row)[0])["forced_acceptance"].to_list() == [None]
 
 

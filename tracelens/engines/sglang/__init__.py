@@ -1,4 +1,4 @@
-"""SGLang, 0.4.1 to 0.5.23: batch lines of the scheduler, start-up lines, logged and exported requests."""
+"""SGLang, 0.4.1 to 0.5.23: batch lines of the scheduler, start-up lines, requests, metrics, spans and benchmarks."""
 
 from __future__ import annotations
 
@@ -6,53 +6,15 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from tracelens.engines.base import Context, JsonRecord, Parsed, Surface, Tables
-from tracelens.engines.sglang import lines, requests, runs, windows
+from tracelens.engines.base import Context, JsonRecord, Parsed, Span, Surface, Tables
+from tracelens.engines.sglang import bench, info, lines, metrics, otel, requests, runs, windows
+from tracelens.engines.sglang.surfaces import SURFACES
+from tracelens.engines.stacking import stacked
 
 __all__ = ["ENGINE"]
 
-_REQUEST_FIGURES = (
-    "draft_accept_ratio", "token_accept_prob", "hazard", "rollback_len", "near_k_round_share", "near_k_request_share",
-    "tau_committed", "tpot_ms", "speedup_tpot", "temperature", "top_p",
-)  # fmt: skip
-SURFACES = (
-    Surface(
-        lines.DECODE,
-        "Decode batch (40 decode passes of one scheduler)",
-        "0.4.1-0.5.23 (acceptance 0.4.2+)",
-        ("tau_verified", "draft_accept_ratio", "step_ms", "running"),
-        "on by default; --decode-log-interval 1 makes it a step; SGLANG_LOG_MS=1 (0.5.6+) and "
-        "SGLANG_LOG_FORWARD_ITERS=1 (0.5.5+) make its times and passes exact",
-    ),
-    Surface(lines.PREFILL, "Prefill batch (one pass)", "0.4.1-0.5.23", ("prompt_tokens", "waiting"), "on by default"),
-    Surface(
-        requests.LOG,
-        "finished requests in the log",
-        "0.4.4-0.5.23 (histogram 0.5.9+)",
-        _REQUEST_FIGURES,
-        "--log-requests --log-requests-format json --log-requests-level 1 (no prompts); --enable-metrics adds TTFT",
-    ),
-    Surface(
-        requests.EXPORT,
-        "metrics export, one JSON object a request",
-        "0.5.6-0.5.23 (histogram 0.5.9+)",
-        _REQUEST_FIGURES,
-        "--export-metrics-to-file --export-metrics-to-file-dir DIR --enable-metrics",
-    ),
-    Surface(
-        requests.RESPONSE,
-        "meta_info or spec_tokens_details of logged responses",
-        "0.4.4-0.5.23",
-        ("draft_accept_ratio", "hazard", "rollback_len"),
-        "return_spec_tokens_details: true in the request (0.5.19+), and log the responses",
-    ),
-    Surface(
-        lines.START, "ServerArgs(...) at the start", "0.4.1-0.5.23", ("method", "num_speculative_tokens"), "default"
-    ),
-    Surface(lines.ADAPTIVE, "changes of K", "0.5.11-0.5.23", ("num_speculative_tokens",), "--speculative-adaptive"),
-    Surface(lines.SIMULATED, "SGLANG_SIMULATE_ACC_LEN", "0.4.6-0.5.23", ("forced_acceptance",), "set -x in the shell"),
-)
 _REQUESTS = (requests.LOG, requests.EXPORT, requests.RESPONSE)
+_TEXT = (lines.DECODE, lines.PREFILL, lines.START, lines.ADAPTIVE, lines.SIMULATED, *_REQUESTS)
 
 
 class SGLang:
@@ -61,7 +23,8 @@ class SGLang:
     name = "sglang"
     surfaces: Sequence[Surface] = SURFACES
     needles: Sequence[bytes] = (*lines.NEEDLES, *requests.NEEDLES)
-    json_keys: Sequence[bytes] = requests.KEYS
+    json_keys: Sequence[bytes] = (*requests.KEYS, *bench.KEYS, *info.KEYS)
+    metric_prefixes: Sequence[str] = metrics.PREFIXES
 
     def lines(self, frame: pl.DataFrame) -> Parsed:
         """Text lines: those of finished requests apart, as they may hold a user's text."""
@@ -73,34 +36,59 @@ class SGLang:
         return parsed
 
     def records(self, records: Sequence[JsonRecord]) -> Parsed:
-        """Finished requests."""
-        return requests.records(records)
+        """Results of benchmarks, answers of /server_info, and finished requests."""
+        parsed = Parsed()
+        kinds: tuple[list[JsonRecord], list[JsonRecord], list[JsonRecord]] = ([], [], [])
+        for record in records:
+            value = record.value
+            kinds[0 if bench.surface_of(value) else 1 if info.holds(value) else 2].append(record)
+        for part, parse in zip(kinds, (bench.parse, info.parse, requests.records), strict=True):
+            if part:
+                parsed.merge(parse(part))
+        return parsed
+
+    def metrics(self, frame: pl.DataFrame) -> Parsed:
+        """Prometheus samples; see `tracelens.engines.sglang.metrics`."""
+        return metrics.parse(frame)
+
+    def spans(self, spans: Sequence[Span]) -> Parsed:
+        """OpenTelemetry spans; see `tracelens.engines.sglang.otel`."""
+        return otel.parse(spans)
 
     def assemble(self, frames: Mapping[str, Sequence[pl.DataFrame]], context: Context) -> Tables:
         """Canonical rows of one source."""
         whole = {s: pl.concat(parts).sort("line", maintain_order=True) for s, parts in frames.items() if parts}
-        whole = _stamped(whole, context)
-        tables = Tables()
-        started = whole.get(lines.START)
-        begun = runs.of(started, started["ts"]) if started is not None else pl.DataFrame(schema=runs.SCHEMA)
-        held = runs.spans(whole[lines.SIMULATED], begun) if lines.SIMULATED in whole else []
-        keyed = {s: runs.with_run(f, begun) for s, f in whole.items() if s not in (lines.START, lines.SIMULATED)}
-        made = []
-        prefills = keyed.get(lines.PREFILL)
-        if lines.DECODE in keyed:
-            made.append(windows.decode(keyed[lines.DECODE], prefills, keyed.get(lines.ADAPTIVE)))
-        if prefills is not None:
-            made.append(windows.prefill(prefills))
-        tables.windows = _joined(made, held)
-        asked = [requests.requests(s, keyed[s], context.source_id) for s in _REQUESTS if s in keyed]
-        tables.requests = _joined(asked, held)
-        if begun.height:
-            under = [key for *_, key in held]
-            tables.runs = begun.with_columns(
-                forced_acceptance=pl.when(pl.col("run_key").is_in(under)).then(pl.lit(True)),
-                config=_config(),
-            )
-        return tables
+        parts = [_text({s: whole[s] for s in _TEXT if s in whole}, context)]
+        for module in (metrics, otel, bench, info):
+            own = {s.name: whole[s.name] for s in module.SURFACES if s.name in whole}
+            if own:
+                parts.append(module.assemble(own, context))
+        return stacked(parts)
+
+
+def _text(whole: Mapping[str, pl.DataFrame], context: Context) -> Tables:
+    """Rows of the log and of requests: their times and runs follow from the lines around them."""
+    tables = Tables()
+    whole = _stamped(whole, context)
+    started = whole.get(lines.START)
+    begun = runs.of(started, started["ts"]) if started is not None else pl.DataFrame(schema=runs.SCHEMA)
+    held = runs.spans(whole[lines.SIMULATED], begun) if lines.SIMULATED in whole else []
+    keyed = {s: runs.with_run(f, begun) for s, f in whole.items() if s not in (lines.START, lines.SIMULATED)}
+    made = []
+    prefills = keyed.get(lines.PREFILL)
+    if lines.DECODE in keyed:
+        made.append(windows.decode(keyed[lines.DECODE], prefills, keyed.get(lines.ADAPTIVE)))
+    if prefills is not None:
+        made.append(windows.prefill(prefills))
+    tables.windows = _joined(made, held)
+    asked = [requests.requests(s, keyed[s], context.source_id) for s in _REQUESTS if s in keyed]
+    tables.requests = _joined(asked, held)
+    if begun.height:
+        under = [key for *_, key in held]
+        tables.runs = begun.with_columns(
+            forced_acceptance=pl.when(pl.col("run_key").is_in(under)).then(pl.lit(True)), config=runs.config()
+        )
+    return tables
 
 
 def _joined(parts: Sequence[pl.DataFrame], held: list[tuple[str | None, int, int | None, int]]) -> pl.DataFrame | None:
@@ -108,19 +96,6 @@ def _joined(parts: Sequence[pl.DataFrame], held: list[tuple[str | None, int, int
         return None
     rows = pl.concat(parts, how="diagonal").sort("source_line", maintain_order=True)
     return rows.with_columns(forced_acceptance=runs.forced(held, "source_line")).drop("stream")
-
-
-def _config() -> pl.Expr:
-    """Settings that say what the numbers mean, as the column `config` of `runs`."""
-    pairs = [
-        pl.struct(key=pl.lit(name), value=pl.col(column).cast(pl.String))
-        for name, column in (
-            ("speculative_eagle_topk", "topk"),
-            ("speculative_num_draft_tokens", "draft_tokens"),
-            ("decode_log_interval", "interval"),
-        )
-    ]
-    return pl.concat_list(pairs).list.filter(pl.element().struct.field("value").is_not_null())
 
 
 def _stamped(whole: Mapping[str, pl.DataFrame], context: Context) -> dict[str, pl.DataFrame]:

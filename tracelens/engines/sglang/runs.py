@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
 
-# A Python repr; later releases print only what differs from the defaults. Strings may hold anything, so a key counts
-# only at the beginning of an argument.
-_TEXT = r"""(?:^|, ){}=['"]([^'"]{{0,200}})['"]"""
-_INT = r"(?:^|, ){}=(\d{{1,6}})\b"
+# A Python repr: `key='value'` of ServerArgs(...), or `'key': 'value'` of the dictionary that later releases print. A
+# string that is no value of a key that matters is passed over whole: it may hold anything, keys among them.
+_STRING = r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\""""
+_ARGUMENT = re.compile(
+    rf"""(?:'(\w{{1,64}})':\ |\b(\w{{1,64}})=)(?:(-?\d{{1,18}})(?![\d.])|(None)\b|(?:{_STRING}))|(?:{_STRING})"""
+)
 _INTS = {
-    "steps": "speculative_num_steps",
-    "topk": "speculative_eagle_topk",
-    "draft_tokens": "speculative_num_draft_tokens",
-    "interval": "decode_log_interval",
-    "tensor_parallel": "(?:tp_size|tensor_parallel_size)",
-    "data_parallel": "(?:dp_size|data_parallel_size)",
-    "max_num_seqs": "max_running_requests",
+    "steps": ("speculative_num_steps",),
+    "topk": ("speculative_eagle_topk",),
+    "draft_tokens": ("speculative_num_draft_tokens",),
+    "interval": ("decode_log_interval",),
+    "tensor_parallel": ("tp_size", "tensor_parallel_size"),
+    "data_parallel": ("dp_size", "data_parallel_size"),
+    "max_num_seqs": ("max_running_requests",),
 }
+_TEXTS = ("speculative_algorithm", "served_model_name", "model_path", "speculative_draft_model_path")
+_KEYS = frozenset((*_TEXTS, *(name for names in _INTS.values() for name in names)))
+_MOST = 999_999
+_LONGEST = 200  # characters of a name
 SCHEMA: dict[str, Any] = {
     "run_key": pl.Int64, "first_line": pl.Int64, "stream": pl.String, "started": pl.Datetime("us"), "model": pl.String,
     "draft_model": pl.String, "method": pl.String, "role": pl.String, "num_speculative_tokens": pl.Int32,
@@ -27,9 +34,53 @@ SCHEMA: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _text(key: str, args: str) -> str | None:
-    found = re.search(_TEXT.format(key), args)
-    return found.group(1) if found else None
+def _arguments(args: str) -> dict[str, Any]:
+    """The arguments that matter, out of the text that a server prints at its start."""
+    told: dict[str, Any] = {}
+    for quoted, bare, number, none, *texts in (hit.groups() for hit in _ARGUMENT.finditer(args)):
+        key = quoted or bare
+        if key in _KEYS:
+            told.setdefault(key, int(number) if number else None if none else texts[0] or texts[1])
+    return told
+
+
+def settings(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns of a run from a server's arguments, as its start or GET /server_info tells them.
+
+    A server is a baseline only where it says that it does not speculate.
+    """
+    ints = {
+        name: next((v for k in keys if (v := _whole(told.get(k))) is not None), None) for name, keys in _INTS.items()
+    }
+    method, model, served, drafter = (
+        v if isinstance(v := told.get(key), str) and 0 < len(v) <= _LONGEST else None
+        for key in ("speculative_algorithm", "model_path", "served_model_name", "speculative_draft_model_path")
+    )
+    off = "speculative_algorithm" in told and told["speculative_algorithm"] is None
+    k, nodes = depth_and_nodes(method.lower(), ints) if method else (None, None)
+    return {
+        **ints, "method": method.lower() if method else None, "model": _leaf(served or model),
+        "draft_model": _leaf(drafter), "role": "speculative" if method else "baseline" if off else None,
+        "num_speculative_tokens": k, "nodes": nodes, "forced_acceptance": None,
+    }  # fmt: skip
+
+
+def _whole(value: Any) -> int | None:
+    known = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST
+    return value if known else None
+
+
+def config() -> pl.Expr:
+    """Settings that say what the numbers mean, as the column `config` of `runs`."""
+    pairs = [
+        pl.struct(key=pl.lit(name), value=pl.col(column).cast(pl.String))
+        for name, column in (
+            ("speculative_eagle_topk", "topk"),
+            ("speculative_num_draft_tokens", "draft_tokens"),
+            ("decode_log_interval", "interval"),
+        )
+    ]
+    return pl.concat_list(pairs).list.filter(pl.element().struct.field("value").is_not_null())
 
 
 def _leaf(path: str | None) -> str | None:
@@ -37,6 +88,12 @@ def _leaf(path: str | None) -> str | None:
     if path is None or not re.match(r"[/\\~.]|[A-Za-z]:", path):
         return path or None
     return re.split(r"[/\\]", path.rstrip("/\\"))[-1] or None
+
+
+def leaf_of(path: pl.Expr) -> pl.Expr:
+    """The same of a column."""
+    place = path.str.contains(r"^(?:[/\\~.]|[A-Za-z]:)")
+    return pl.when(place).then(path.str.extract(r"([^/\\]+)[/\\]*$", 1)).otherwise(path)
 
 
 def depth_and_nodes(method: str | None, told: dict[str, int | None]) -> tuple[int | None, int | None]:
@@ -61,23 +118,12 @@ def of(starts: pl.DataFrame, ts: pl.Series) -> pl.DataFrame:
     rows: list[dict[str, Any]] = []
     last: dict[str | None, str] = {}
     for line, stream, args, when in starts.select("line", "stream", "args", ts).iter_rows():
-        same = re.sub(r"\bnode_rank=\d+", "", args)
+        same = re.sub(r"\bnode_rank(?:=|['\"]: )\d+", "", args)
         if last.get(stream) == same:
             continue
         last[stream] = same
-        found = {name: re.search(_INT.format(arg), args) for name, arg in _INTS.items()}
-        told = {name: int(hit.group(1)) if hit else None for name, hit in found.items()}
-        method = _text("speculative_algorithm", args)
-        method = method.lower() if method else None
-        k, nodes = depth_and_nodes(method, told) if method else (None, None)
-        off = re.search(r"(?:^|, )speculative_algorithm=None\b", args) is not None
-        rows.append({
-            **told, "run_key": len(rows) + 1, "first_line": line, "stream": stream, "started": when, "method": method,
-            "model": _leaf(_text("served_model_name", args) or _text("model_path", args)),
-            "draft_model": _leaf(_text("speculative_draft_model_path", args)),
-            "role": "speculative" if method else "baseline" if off else None,
-            "num_speculative_tokens": k, "nodes": nodes, "forced_acceptance": None,
-        })  # fmt: skip
+        told = settings(_arguments(args))
+        rows.append({**told, "run_key": len(rows) + 1, "first_line": line, "stream": stream, "started": when})
     return pl.DataFrame(rows, schema=SCHEMA)
 
 

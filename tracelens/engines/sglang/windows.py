@@ -2,7 +2,9 @@
 
 A decode line is printed every `decode_log_interval` decode passes of a scheduler (40 unless told), not every so many
 seconds. It holds the batch size at that instant, tokens a round (`accept len`, the target's own token in it) and
-tokens a second since the line before. Rounds are running requests x passes; the rest follows from them.
+tokens a second since the line before. Rounds are running requests x passes; the rest follows from them. Where stamps
+have fractions of a second, tokens a second x the time between two lines are the tokens themselves, and rounds follow
+from those although the batch has changed.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ INTERVAL = 40
 LONGEST_CHAIN = 6
 _MOST_NODES = 128
 _DAY_US = 86_400_000_000
+# A batch may have been larger between two lines than at either, but hardly so much.
+_CROWD = 1.5
 _HALF = 0.005 + 1e-9
 _SIDE = ["run_key", "_stream", "_dp"]
 
@@ -66,7 +70,8 @@ def decode(lines: pl.DataFrame, prefills: pl.DataFrame | None, adaptive: pl.Data
     rows = _drafts(rows, adaptive)
     speculating = pl.col("accept_len").is_not_null()
     measured = pl.col("accept_len") >= 1  # 0.00 is printed when nothing was verified since the last line
-    passes = pl.col("running") * pl.col("_steps")
+    rows = rows.with_columns(_clocked=pl.when(~pl.col("_steady")).then(_by_clock()))
+    passes = pl.coalesce("_clocked", pl.col("running") * pl.col("_steps"))
     rows = rows.with_columns(
         rounds=pl.when(measured).then(passes).when(~speculating).then(0),
         plain_steps=pl.when(~speculating).then(passes),
@@ -137,6 +142,20 @@ def _drafts(rows: pl.DataFrame, adaptive: pl.DataFrame | None) -> pl.DataFrame:
     return rows.with_columns(_depth=pl.when(pl.col("_changed").is_not_null()).then(now).otherwise("_depth"))
 
 
+def _by_clock() -> pl.Expr:
+    """Request-steps of a window by its tokens: tokens a second x seconds; null where the stamps are too coarse.
+
+    More than the passes could have given says that lines between are missing: the tokens are those since the last of
+    them, and the time is not.
+    """
+    fine = (pl.col("ts").dt.microsecond() > 0) | (pl.col("_ts").dt.microsecond() > 0)
+    known = fine & (pl.col("_gap") > 0) & (pl.col("_gap") <= _DAY_US) & (pl.col("throughput") > 0)
+    each = pl.when(pl.col("accept_len") >= 1).then("accept_len").otherwise(1.0)
+    steps = (pl.col("throughput") * pl.col("_gap") / 1e6 / each).round()
+    most = _CROWD * pl.col("_steps") * pl.max_horizontal("running", "_running")
+    return pl.when(known & (steps >= pl.col("_steps")) & (steps <= most)).then(steps.cast(pl.Int64, strict=False))
+
+
 def _timed(rows: pl.DataFrame) -> pl.DataFrame:
     """Add `window_us` and `_exact`: whether rounds are known and not estimated.
 
@@ -154,7 +173,11 @@ def _timed(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _canonical(rows: pl.DataFrame, speculating: pl.Expr) -> pl.DataFrame:
-    basis = pl.when("_exact").then(pl.lit("derived")).otherwise(pl.lit("estimated"))
+    basis = (
+        pl.when(pl.col("_exact") | pl.col("_clocked").is_not_null())
+        .then(pl.lit("derived"))
+        .otherwise(pl.lit("estimated"))
+    )
     known = pl.when(pl.col("rounds").is_not_null()).then(basis)
     return rows.select(
         "run_key", "stream", "window_us", "ts_basis", "rounds", "plain_steps", "drafted", "accepted", "emitted",
