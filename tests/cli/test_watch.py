@@ -139,10 +139,10 @@ def test_metrics_are_served_while_it_runs(logs: Path, tmp_path: Path) -> None:
         while "tracelens_draft_accept_ratio{" not in seen:
             time.sleep(0.05)
             seen = urllib.request.urlopen(address, timeout=10).read().decode()
-        assert 'tracelens_accepted_tokens_total{run_id="r"} 510.0' in seen
+        assert 'tracelens_accepted_tokens_total{engine="vllm",run_id="r"} 510.0' in seen
         add(logs / "a.log", 13, 1)
         line(process)
-        while 'tracelens_accepted_tokens_total{run_id="r"} 610.0' not in seen:
+        while 'tracelens_accepted_tokens_total{engine="vllm",run_id="r"} 610.0' not in seen:
             time.sleep(0.05)
             seen = urllib.request.urlopen(address, timeout=10).read().decode()
         process.send_signal(signal.SIGINT)

@@ -2,47 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
-import random
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import faults
 import pytest
 from ingest_logs import everything, interval, jsonl, log, received, response, run, start, stored, table
-
-# For every `EVENT LAKE` on stdin: forks, and ingests into the lake in the child, which ends as by kill -9 at the n-th
-# file that it opens, makes, renames or removes below the lake. Nothing has started a thread before the forks.
-KILLED = """
-import os, pathlib, signal, sys
-from tracelens.ingest.options import IngestOptions
-from tracelens.ingest.run import ingest
-import tracelens.lake.parquet, tracelens.engines.vllm, tracelens.engines.generic, tracelens.engines.rtp_llm
-import polars, pyarrow.parquet, msgspec
-os.fsync = lambda handle: None
-events = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir"}
-def child(left, lake):
-    count = 0
-    def hook(event, args):
-        nonlocal count
-        if event in events and args and lake in str(args[0]):
-            count += 1
-            if count == left:
-                os.kill(os.getpid(), signal.SIGKILL)
-    sys.addaudithook(hook)
-    ingest(sys.argv[1:], pathlib.Path(lake), IngestOptions(year=2026, jobs=1))
-    print("done", count, flush=True)
-for line in sys.stdin:
-    event, lake = line.split()
-    pid = os.fork()
-    if not pid:
-        try:
-            child(int(event), lake)
-        finally:
-            os._exit(0)
-    if os.waitpid(pid, 0)[1] == signal.SIGKILL:
-        print("killed", event, flush=True)
-"""
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="kill -9 and advisory locks")
 
@@ -65,37 +35,52 @@ def grow(logs: Path) -> None:
     (logs / "r.jsonl").write_text(jsonl(response("chatcmpl-sum.1"), response("b", (1,)), '{"num_spec_steps": '))
 
 
-def killed(logs: Path, *cases: tuple[int, Path]) -> list[tuple[str, int]]:
-    """Ingest into each lake and be killed at its event; how each ended, and at which event."""
-    cases_text = "".join(f"{event} {lake}\n" for event, lake in cases)
-    command = [sys.executable, "-c", KILLED, str(logs)]
-    done = subprocess.run(command, input=cases_text, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    ended = [line.split() for line in done.stdout.splitlines()]
+def failed(logs: Path, cases: Sequence[tuple[str, int, Path]]) -> list[dict[str, Any]]:
+    """Ingest into each lake, fail at its step, look at what is left and ingest again; see faults.py."""
+    told = "".join(f"{kind} {step} {lake}\n" for kind, step, lake in cases)
+    command = [sys.executable, faults.__file__, str(logs)]
+    done = subprocess.run(command, input=told, capture_output=True, text=True, check=False, timeout=900)
+    ended = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(ended) == len(cases), done.stderr
-    return [(how, int(event)) for how, event in ended]
+    return ended
 
 
-def test_twenty_kills_and_then_the_rows_of_an_undisturbed_run(logs: Path, tmp_path: Path) -> None:
-    """A lake with an earlier version of the log; the ingest that replaces it is killed somewhere, and run again."""
+def sampled(steps: int) -> list[tuple[str, int]]:
+    """Every step with every fault where that is asked for, else a dozen of them, the kinds in turn."""
+    every = [(kind, step) for step in range(1, steps + 1) for kind in faults.KINDS]
+    return every if os.environ.get("TRACELENS_EVERY_FAULT") else every[:: 16 * len(faults.KINDS) + 1]
+
+
+def survived(cases: Sequence[tuple[str, int, Path]], ended: Sequence[dict[str, Any]], expected: str) -> None:
+    """Whatever failed, readers find whole sources, and the same command gives the rows of an undisturbed run."""
+    how = [e["how"] for e in ended]
+    for case, one in zip(cases, ended, strict=True):
+        assert one["how"] in (case[0], "done"), case  # what cleans up after itself may fail in peace
+        assert one["whole"], case
+        assert one["rows"] == expected, case
+        assert one["staged"] == [], case
+        if one["how"] == "ENOSPC":
+            assert str(case[2]) in one["said"], case
+            assert "no room for the lake" in one["said"], case
+    assert set(how) >= set(faults.KINDS)
+    assert how.count("done") < len(cases) / 3
+
+
+def test_a_fault_at_any_step_and_then_the_rows_of_an_undisturbed_run(logs: Path, tmp_path: Path) -> None:
+    """A lake with an earlier version of the log; the ingest that replaces it fails somewhere, and is run again."""
     lake, calm = tmp_path / "lake", tmp_path / "calm"
     run(lake, logs)
     clone(lake, calm)
     before = everything(lake)
     grow(logs)
-    [(how, events)] = killed(logs, (-1, calm))
-    expected = everything(calm)
-    assert how == "done"
-    assert events > 50
-    assert len(expected["windows"]) == 8 != len(before["windows"])  # nine lines, one of them broken
-    chosen = random.Random(7)
-    cases = [(chosen.randint(1, events), tmp_path / f"lake{i}") for i in range(20)]
-    for _, again in cases:
+    [undisturbed] = failed(logs, [("kill", -1, calm)])
+    assert undisturbed["how"] == "done"
+    assert undisturbed["steps"] > 50
+    assert len(everything(calm)["windows"]) == 8 != len(before["windows"])  # nine lines, one of them broken
+    cases = [(kind, step, tmp_path / f"lake-{kind}-{step}") for kind, step in sampled(undisturbed["steps"])]
+    for _, _, again in cases:
         clone(lake, again)
-    for (how, _), (event, again) in zip(killed(logs, *cases), cases, strict=True):
-        assert how == "killed", event
-        run(again, logs)  # rolls the lake forward or back, and goes on
-        assert everything(again) == expected, event
+    survived(cases, failed(logs, cases), undisturbed["rows"])
 
 
 def clone(lake: Path, to: Path) -> None:
@@ -104,13 +89,10 @@ def clone(lake: Path, to: Path) -> None:
         (to / name).write_bytes(content)
 
 
-def test_a_killed_first_ingest_leaves_a_lake_that_can_be_used(logs: Path, tmp_path: Path) -> None:
-    [(_, events)] = killed(logs, (-1, tmp_path / "calm"))
-    cases = [(event, tmp_path / f"lake{event}") for event in range(2, events, 11)]
-    assert [how for how, _ in killed(logs, *cases)] == ["killed"] * len(cases)
-    for _, lake in cases:
-        run(lake, logs)
-        assert everything(lake) == everything(tmp_path / "calm")
+def test_a_first_ingest_that_fails_leaves_a_lake_that_can_be_used(logs: Path, tmp_path: Path) -> None:
+    [undisturbed] = failed(logs, [("kill", -1, tmp_path / "calm")])
+    cases = [(kind, step, tmp_path / f"lake-{kind}-{step}") for kind, step in sampled(undisturbed["steps"])]
+    survived(cases, failed(logs, cases), undisturbed["rows"])
 
 
 def test_two_processes_into_one_lake(tmp_path: Path) -> None:

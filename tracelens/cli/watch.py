@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from tracelens.ingest.watch import Round
 
 Paths = Annotated[list[str], typer.Argument(metavar="PATH…", help="Files, folders, patterns to follow.")]
-Every = Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.1, help="Look at the files so often.")]
+Every = Annotated[
+    float,
+    typer.Option(
+        "--every",
+        metavar="SECONDS",
+        min=0.1,
+        help="Look at the files so often; what is overwritten between two looks is not seen.",
+    ),
+]
 Seconds = Annotated[
     float | None, typer.Option("--for", metavar="SECONDS", min=0, help="Stop after so long, when all is read.")
 ]
@@ -62,9 +70,11 @@ def watch(
 
     Growth, rotation (by rename or by copy, compressed or not), truncation and new files are followed by looking; after
     every look the lake holds each record once. A large log that grows is read again only so often that reading takes
-    at most about half of the time; what waits is told. Ctrl-C finishes the running commit (a reading that would
-    take longer is dropped, its logs are still there), prints the table and leaves a complete lake. Read a large backlog
-    with `tracelens ingest` first: it uses all cores.
+    at most about half of the time; what waits is told. A log that is written anew in its place replaces what was read
+    of it; what is written and overwritten between two looks can't be had, and a log that was begun anew is told. A full
+    disk is told and tried again; a lake that is taken away ends the watch. Ctrl-C finishes the running commit (a
+    reading that would take longer is dropped, its logs are still there), prints the table and leaves a complete lake.
+    Read a large backlog with `tracelens ingest` first: it uses all cores.
     """
     stop = Stop()
     with _stopped_by_signals(stop):
@@ -86,7 +96,7 @@ def watch(
         question = opt.question(by, where, None, None, [], baseline, claim)
         watcher = Watcher(paths, lake, options, stop=stop)
         with ExitStack() as page, ExitStack() as bar:
-            metrics = page.enter_context(_served(prometheus_host, prometheus))
+            metrics = page.enter_context(_served(prometheus_host, prometheus, str(lake)))
             screen = page.enter_context(display(sys.stdout, lake, every))
             reading = [bar.enter_context(read.progress_bar(paths)) or screen.reading]
             seen: list[Watched] = []
@@ -120,14 +130,14 @@ def _rules(rules: Any) -> Any:
 
 
 @contextmanager
-def _served(host: str, port: int | None) -> Iterator[Any]:
+def _served(host: str, port: int | None, lake: str) -> Iterator[Any]:
     """The page for Prometheus, or nothing; its address is told on stderr."""
     if port is None:
         yield None
         return
     from tracelens.reporters.prometheus import served
 
-    with served(host, port) as (page, address):
+    with served(host, port, lake) as (page, address):
         print(f"Prometheus metrics at {address}", file=sys.stderr, flush=True)
         yield page
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens.errors import InputError
 from tracelens.ingest.labels import LABEL_COLUMNS, Rule
+from tracelens.lake import journal
 from tracelens.lake.connection import connect
 from tracelens.lake.parquet import COMPRESSION, LEVEL, ROW_GROUP, map_array
 from tracelens.lake.schema import table
@@ -48,32 +50,38 @@ def relabel(root: Path, rows: pl.DataFrame | None, rules: Sequence[Rule]) -> Rel
         raise InputError(f"no lake at {root}: run `tracelens ingest PATH… --lake {root}` first")
     store = Store(root)
     columns = [c for c in LABEL_COLUMNS if rows is not None and c in rows.columns]
-    con = connect(root, lock=False)
-    con.execute("set memory_limit = '512MB'; set temp_directory = ''")
-    _check(con, rules)
-    if rows is not None:
-        con.register("given", _arrow(rows, columns))
-        con.execute("create temp table label as select * from given")
     changed = dict.fromkeys(_TABLES, 0)
     files = 0
     with store.transaction() as txn, txn.locked():
-        for name in _TABLES:
-            for path in sorted((root / name).rglob("*.parquet")):
-                relative = path.relative_to(root).as_posix()
-                statement, values = _select(name, path, rows, columns, rules)
-                n = con.execute(f"select count(*) filter (_changed) from ({statement})", values).fetchone()
-                if n is None or not n[0]:
-                    continue
-                target = str(txn.path(relative)).replace("'", "''")
-                con.execute(
-                    f"copy (select * exclude (_changed) from ({statement})) to '{target}' (format parquet, "
-                    f"compression {COMPRESSION}, compression_level {LEVEL}, row_group_size {ROW_GROUP})",
-                    values,
-                )
-                changed[name] += n[0]
-                files += 1
+        # The lake's lock is held: nothing moves until the commit.
+        with closing(connect(root, lock=False, held=False)) as con:
+            con.execute("set memory_limit = '512MB'; set temp_directory = ''")
+            _check(con, rules)
+            if rows is not None:
+                con.register("given", _arrow(rows, columns))
+                con.execute("create temp table label as select * from given")
+            for name, path in journal.live(root, _TABLES).items():
+                kind = name.partition("/")[0]
+                n = _rewrite(con, txn.path(name), *_select(kind, path, rows, columns, rules))
+                changed[kind] += n
+                files += n > 0
+            unmatched = _unmatched(con, rows)
         txn.commit(have_lock=True)
-    return Relabelled(changed, files, 0 if rows is None else rows.height, _unmatched(con, rows))
+    return Relabelled(changed, files, 0 if rows is None else rows.height, unmatched)
+
+
+def _rewrite(con: duckdb.DuckDBPyConnection, to: Path, statement: str, values: dict[str, Any]) -> int:
+    """Write the rows of a file anew when labels change any of them; how many."""
+    n = con.execute(f"select count(*) filter (_changed) from ({statement})", values).fetchone()
+    if n is None or not n[0]:
+        return 0
+    target = str(to).replace("'", "''")
+    con.execute(
+        f"copy (select * exclude (_changed) from ({statement})) to '{target}' (format parquet, "
+        f"compression {COMPRESSION}, compression_level {LEVEL}, row_group_size {ROW_GROUP})",
+        values,
+    )
+    return int(n[0])
 
 
 def _check(con: duckdb.DuckDBPyConnection, rules: Sequence[Rule]) -> None:
@@ -119,10 +127,10 @@ def _arrow(rows: pl.DataFrame, columns: Sequence[str]) -> pa.Table:
 
 
 def _select(
-    name: str, path: Path, rows: pl.DataFrame | None, columns: Sequence[str], rules: Sequence[Rule]
+    name: str, path: str, rows: pl.DataFrame | None, columns: Sequence[str], rules: Sequence[Rule]
 ) -> tuple[str, dict[str, Any]]:
     """A file's rows with labels, and `_changed`."""
-    values: dict[str, Any] = {"path": str(path)}
+    values: dict[str, Any] = {"path": path}
     new = {c: f"coalesce(l.{c}, t.{c})" for c in columns} if rows is not None else {}
     task = new.get("task_type", "t.task_type")
     cases = [_case(i, rule, values) for i, rule in enumerate(rules)]

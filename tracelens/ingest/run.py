@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from tracelens.engines.base import Engine
-from tracelens.errors import InputError
 from tracelens.ingest import signals
 from tracelens.ingest.labels import Labels, read_labels, read_rules
 from tracelens.ingest.options import IngestOptions, Staged, Summary
@@ -38,13 +37,25 @@ _PARALLEL_BYTES = 64 << 20
 # What `Naming.started` makes of a start without a date, behind the engine's name.
 _NUMBERED = re.compile(r"\d+-[0-9a-f]{6}")
 
+# An object, or an array of them; a stamp in brackets begins the lines of many a text log.
+_JSON = re.compile(rb"\s*(?:\{|\[\s*(?:[{\[\]]|$))")
+
 # Sources whose first bytes differ need no closer look.
 _HEAD = 4096
 
 Progress = Callable[[str, int], None]
+# From a transaction, the ledger rows that come with its commit (each with its `_file`) and the sources that it leaves
+# in the lake: those of them that it is to take out, too.
+Amend = Callable[[Transaction, Sequence[dict[str, Any]], ledger.Ledger], Sequence[ledger.Entry]]
 
 
-def ingest(paths: Sequence[str], lake: Path, options: IngestOptions, progress: Progress | None = None) -> Summary:
+def ingest(
+    paths: Sequence[str],
+    lake: Path,
+    options: IngestOptions,
+    progress: Progress | None = None,
+    amend: Amend | None = None,
+) -> Summary:
     """Normalise logs into the lake.
 
     Args:
@@ -52,6 +63,7 @@ def ingest(paths: Sequence[str], lake: Path, options: IngestOptions, progress: P
         lake: folder of the lake; made when it does not exist.
         options: see `IngestOptions`.
         progress: called with a source's name and the bytes read of it since the last call.
+        amend: called before each commit, see `Amend`.
 
     Raises:
         InputError: a missing path, an unusable option or lake.
@@ -81,7 +93,7 @@ def ingest(paths: Sequence[str], lake: Path, options: IngestOptions, progress: P
                         for f in batch
                         if options.replace or not _same_as_before(f, known, tally)
                     ]
-                    _commit(txn, list(zip(jobs, run(jobs, progress), strict=True)), tally, options.replace)
+                    _commit(txn, list(zip(jobs, run(jobs, progress), strict=True)), tally, options.replace, amend)
                 known = ledger.read(lake)
     return tally.summary(time.monotonic() - begun)
 
@@ -91,6 +103,8 @@ def adoptable_runs(lake: Path) -> dict[str, dict[str, str]]:
     started: dict[tuple[str, str], set[str]] = {}
     for _, row in ledger.rows_of(lake, "runs", ["run_id", "scope", "engine", "started", "engine_version"]):
         told = row["started"] is not None or row["engine_version"] is not None
+        # A start whose log has no dates (llama.cpp) goes by its number; results of benchmarks have other names.
+        told = told or _NUMBERED.fullmatch(row["run_id"].removeprefix(f"{row['engine']}-")) is not None
         if told and row["scope"] and row["scope"] != row["run_id"]:
             folder = row["scope"].removeprefix(f"{row['engine']}-")
             started.setdefault((folder, row["engine"]), set()).add(row["run_id"])
@@ -130,7 +144,7 @@ def is_json_log(file: SourceFile) -> bool:
         head = next(stream.pieces(), b"")
     if signals.reader_of(head) is not None:
         return True
-    if head.lstrip()[:1] not in (b"{", b"["):
+    if _JSON.match(head) is None:
         return False
     import polars as pl
 
@@ -226,7 +240,9 @@ def _stage_in_worker(job: Job) -> Staged:
     return stage(job, _worker_tools[0].engines, _worker_tools[0].labels)
 
 
-def _commit(txn: Transaction, done: Sequence[tuple[Job, Staged]], tally: _Tally, replace: bool) -> None:
+def _commit(
+    txn: Transaction, done: Sequence[tuple[Job, Staged]], tally: _Tally, replace: bool, amend: Amend | None
+) -> None:
     """Look at the ledger as it is now, drop what is there already, replace what has grown, and commit."""
     with txn.locked():
         known = ledger.read(txn.store.root)
@@ -253,6 +269,9 @@ def _commit(txn: Transaction, done: Sequence[tuple[Job, Staged]], tally: _Tally,
                     rows[entry["sha256"]]["replaces"].append(old.source_id)
             tally.take(one)
         _drop_beginnings(txn, rows, tally)
+        if amend is not None:
+            left = ledger.Ledger(tuple(e for e in known.entries if e.source_id not in replaced))
+            replaced |= {e.source_id: e for e in amend(txn, list(rows.values()), left)}
         delete: list[str] = []
         if replaced:
             delete += ledger.files_of(txn.store.root, tuple(replaced))

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from tracelens.ingest.run import Progress
 from tracelens.ingest.stop import Stop
-from tracelens.ingest.watcher import Held, Round, Watcher
+from tracelens.ingest.watch_state import Held, Round
+from tracelens.ingest.watcher import Watcher
 
 __all__ = ["Held", "Round", "Stop", "Watcher", "follow"]
 
@@ -22,7 +23,8 @@ def follow(
 ) -> Round:
     """Round after round until the stop is asked for, the time is up or, with `once`, at once.
 
-    A pause takes `every` seconds, and no less than it took to show the round before it. The last round of `once` and
+    A pause takes `every` seconds, and no less than it took to show the round before it: what is written and overwritten
+    in that time is never seen. The last round of `once` and
     `seconds` reads everything that has changed; a stop does not wait for that.
 
     Returns:

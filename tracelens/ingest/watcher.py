@@ -4,7 +4,7 @@ Every round looks at the files and hands the changed ones to `ingest`, which kno
 grown replaces its earlier version, one that was renamed or compressed is known already. Watch adds what needs memory or
 patience: it opens no file whose size, mtime and inode are as they were, leaves alone what is only the beginning of
 another file (a copy that is being made, a compressor at work), and looks after files that were rotated while they were
-read.
+read. A log that was written anew in its place is judged by watch_rewrites.py.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 import dataclasses
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from tracelens.errors import InputError
@@ -21,14 +21,15 @@ from tracelens.ingest.budget import Budget, Wait
 from tracelens.ingest.options import IngestOptions, Summary
 from tracelens.ingest.run import Progress, adoptable_runs, ingest, is_json_log
 from tracelens.ingest.stop import Clock, Stop
+from tracelens.ingest.watch_rewrites import Alike, Rewrites
+from tracelens.ingest.watch_state import Changed, Held, Note, Round, State
 from tracelens.lake import ledger
+from tracelens.lake.disk import DiskFullError
 from tracelens.lake.forget import forget
 from tracelens.lake.store import Store
 from tracelens.sources.discover import SourceFile
 from tracelens.sources.follow import (
-    Content,
     Follower,
-    Mark,
     begins_with,
     compressed,
     content_of,
@@ -41,59 +42,10 @@ _YOUNG = 60.0
 _NO_NEWS = ("already in the lake", "the beginning of", "empty")
 
 Adopted = Mapping[str, Mapping[str, str]]
-Note = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A source that has changed and is not read yet: its bytes on the disk, why, and in how many seconds it will be."""
-
-    name: str
-    bytes: int
-    why: str
-    seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One look at the files, and what came of it.
-
-    `changed` says whether the lake is another one now; `held` is what keeps it from being that of a fresh ingest;
-    `dropped` that a stop came before a reading was committed.
-    """
-
-    files: int
-    read: tuple[str, ...]
-    changed: bool
-    held: tuple[Held, ...]
-    notes: tuple[Note, ...]
-    seconds: float
-    dropped: bool = False
 
 
 class _DroppedError(Exception):
     """A reading had not come to its commit when it was too late for it."""
-
-
-@dataclass(slots=True)
-class _State:
-    """What is known of a file: its first bytes, its mark when it was read, since when it has been another one.
-
-    `cut` is its mark when it was found cut short.
-    """
-
-    head: bytes = b""
-    read: Mark | None = None
-    since: float | None = None
-    cut: Mark | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Changed:
-    """A changed file, and its mark before it is read."""
-
-    file: SourceFile
-    mark: Mark
 
 
 class Watcher:
@@ -122,62 +74,98 @@ class Watcher:
         self.budget = Budget()
         self._options = dataclasses.replace(options, jobs=1, replace=False)
         self._follower = Follower(paths)
-        self._states: dict[tuple[int, int], _State] = {}
+        self._states: dict[tuple[int, int], State] = {}
         self._again: set[Path] = set()
+        self._gone: set[str] = set()  # sources that are to be taken out of the lake
+        self._rewrites = Rewrites()
         self._adopted: Adopted | None = None
         self._labels = mark_of(options.labels)
-        self._begun = False
-        self._forgot = False
+        self._begun: float | None = None  # when the last look began
+        self._place: tuple[int, int] | None = None
 
     def round(self, progress: Progress | None = None, *, everything: bool = False) -> Round:
         """Look once, and read what has changed and is worth it (`everything`: whatever it costs).
 
+        What passes (a full disk, a server of files that is away) is told after the first look, and the next one tries
+        again.
+
         Raises:
-            InputError: at the first round a path that is not there; a lake or option that can't be used.
+            InputError: at the first round a path that is not there; a lake or option that can't be used; later, a lake
+                that is gone.
         """
         begun = self.clock()
-        first, self._begun = not self._begun, True
+        apart = None if self._begun is None else begun - self._begun
+        first, self._begun = self._begun is None, begun
+        if not first:
+            self._check_place()
         files, skipped = self._follower.look()
         notes = [(s.name, s.reason) for s in skipped]
         if first:
             self._ingest([], None)  # refuses an option or a lake that can't be used; ends what a crash left
-        changed, held = self._changed(files, everything=everything or first)
-        known = ledger.read(self.lake)
-        ready, waiting = self._ready(changed, files, known)
-        if first and self._options.run is None:
-            self._adopted = adoptable_runs(self.lake)
+            self._place = _place_of(self.lake)
+        held: list[Held] = []
+        size = 0
         try:
-            read, touched = self._take(ready, known, notes, progress)
-            touched |= self._forgot
-            self._forgot = False
-            if read:
-                touched |= self._adopt_anew(files, ready, progress)
-            touched |= self._relabel(notes)
+            changed, held = self._changed(files, everything=everything or first)
+            known = ledger.read(self.lake)
+            ready, waiting = self._ready(changed, files, known)
+            held, size = [*held, *waiting], sum(c.mark.size for c in ready)
+            read, touched = self._work(ready, files, known, notes, progress, first=first, apart=apart)
             dropped = False
         except _DroppedError:
             read, touched, dropped = (), True, True  # commits before it stand
+        except Exception as error:
+            self._check_place()
+            if first or not _passes(error):
+                raise
+            read, touched, dropped = (), True, False
+            notes.append((str(self.lake), _trouble(error)))
         seconds = self.clock() - begun
         # What has to be read whatever it costs is no debt: the first reading may take an hour.
-        self.budget.spent(seconds, sum(c.mark.size for c in ready), owed=not (everything or first))
-        if not held:
+        self.budget.spent(seconds, size, owed=not (everything or first))
+        if not any(one.seconds is not None for one in held):
             self.budget.settle()
-        return Round(len(files), read, touched, (*held, *waiting), tuple(notes), seconds, dropped)
+        return Round(len(files), read, touched, tuple(held), tuple(notes), seconds, dropped, apart)
+
+    def _work(
+        self, ready: Sequence[Changed], files: Sequence[SourceFile], known: ledger.Ledger, notes: list[Note],
+        progress: Progress | None, *, first: bool, apart: float | None,
+    ) -> tuple[tuple[str, ...], bool]:  # fmt: skip
+        """Read what is ready, and what depends on it: the names of what gave something; whether the lake changed."""
+        if first and self._options.run is None:
+            self._adopted = adoptable_runs(self.lake)
+        self._rewrites.look(self._states, partial(self._alike, files), apart)
+        forgot = self._forget()
+        read, touched = self._take(ready, known, notes, progress)
+        touched |= self._forget() or forgot
+        if read:
+            touched |= self._adopt_anew(files, ready, progress)
+        touched |= self._relabel(notes)
+        return read, touched
+
+    def _check_place(self) -> None:
+        """Whether the lake is the one that it was: another one would lack what was read before."""
+        if self._place is not None and _place_of(self.lake) != self._place:
+            raise InputError(
+                f"the lake at {self.lake} is gone: it was removed, moved or its disk taken away while it was watched. "
+                "Its logs are still there: start the watch again, and it reads them all into a new lake"
+            )
 
     # -- what to read -----------------------------------------------------------------------------------------
 
-    def _changed(self, files: Sequence[SourceFile], *, everything: bool) -> tuple[list[_Changed], list[Held]]:
+    def _changed(self, files: Sequence[SourceFile], *, everything: bool) -> tuple[list[Changed], list[Held]]:
         """Changed files that are worth reading now, and those that are not yet."""
         now = self.clock()
-        here: dict[tuple[int, int], _State] = {}
-        changed: list[_Changed] = []
+        here: dict[tuple[int, int], State] = {}
+        changed: list[Changed] = []
         for file in files:
             mark = mark_of(file.path)
             if mark is None:
                 continue
-            state = here[mark.file] = self._states.get(mark.file) or _State()
+            state = here[mark.file] = self._states.get(mark.file) or State()
             if state.read != mark:
                 state.since = now if state.since is None else state.since
-                changed.append(_Changed(file, mark))
+                changed.append(Changed(file, mark))
         self._states = here
         if everything:
             return changed, []
@@ -191,8 +179,8 @@ class Watcher:
         return [c for i, c in enumerate(changed) if i in picked], held
 
     def _ready(
-        self, changed: Sequence[_Changed], files: Sequence[SourceFile], known: ledger.Ledger
-    ) -> tuple[list[_Changed], list[Held]]:
+        self, changed: Sequence[Changed], files: Sequence[SourceFile], known: ledger.Ledger
+    ) -> tuple[list[Changed], list[Held]]:
         """What is left of the changed files without those that hold nothing new, or are not whole yet."""
         if not changed:
             return [], []
@@ -200,10 +188,10 @@ class Watcher:
             self._states[one.mark.file].head = head_of(one.file)
         known_sizes, known_digests = known.sizes(), frozenset(known.by_sha256())
         alike = self._alike(files)
-        ready: list[_Changed] = []
+        ready: list[Changed] = []
         held: list[Held] = []
         for one in changed:
-            longer = alike(one)
+            longer = alike(self._states[one.mark.file].head, one.file.path)
             again = one.file.path in self._again
             # Most logs are told from all others by their first line, and are not read for that.
             if again or not (longer or one.mark.size in known_sizes or compressed(one.file)):
@@ -211,8 +199,10 @@ class Watcher:
                 continue
             content = content_of(one.file, known_sizes)
             if content.bytes and content.sha256 in known_digests:
-                self._forget_parts(content, known)
+                # The beginning of a known source is none of its own: it was read while a copy was made.
+                self._gone.update(e.source_id for e in known.grown_from(content.prefixes) if e.sha256 != content.sha256)
                 self._done(one)
+                self._rewrites.is_now(self._states[one.mark.file], one, known.by_sha256()[content.sha256].source_id)
             elif content.bytes and any(begins_with(f, content.bytes, content.sha256, and_goes_on=True) for f in longer):
                 self._done(one)  # the whole is read, or will be
             elif content.cut and self._is_young(one):
@@ -221,34 +211,33 @@ class Watcher:
                 ready.append(one)
         return ready, held
 
-    def _alike(self, files: Sequence[SourceFile]) -> Callable[[_Changed], list[SourceFile]]:
-        """A function from a file to all others that begin with its first bytes."""
+    def _alike(self, files: Sequence[SourceFile]) -> Alike:
+        """A function from first bytes and the path that has them to all other files that begin with them."""
         heads = sorted(
             (self._states[mark.file].head, i)
             for i, file in enumerate(files)
             if (mark := mark_of(file.path)) is not None and mark.file in self._states
         )
 
-        def alike(one: _Changed) -> list[SourceFile]:
-            head = self._states[one.mark.file].head
+        def alike(head: bytes, path: Path | None) -> list[SourceFile]:
             found = []
             for at in range(bisect_left(heads, (head, -1)), len(heads) if head else 0):
                 if not heads[at][0].startswith(head):
                     break
-                if files[heads[at][1]].path != one.file.path:
+                if files[heads[at][1]].path != path:
                     found.append(files[heads[at][1]])
             return found
 
         return alike
 
-    def _forget_parts(self, content: Content, known: ledger.Ledger) -> None:
-        """The beginning of a known source is none of its own: it was read while a copy was made."""
-        parts = [e.source_id for e in known.grown_from(content.prefixes) if e.sha256 != content.sha256]
-        if parts:
-            forget(Store(self.lake), parts)
-            self._forgot = True
+    def _forget(self) -> bool:
+        """Take out of the lake what is none of its own; a full disk leaves it for the next look."""
+        if self._gone:
+            forget(Store(self.lake), sorted(self._gone))
+        some, self._gone = bool(self._gone), set()
+        return some
 
-    def _is_young(self, one: _Changed) -> bool:
+    def _is_young(self, one: Changed) -> bool:
         """Whether a file that is cut short may still be written: it is new, and not as it was at the last look."""
         state = self._states[one.mark.file]
         if state.cut == one.mark or time.time() - one.mark.mtime / 1e9 > _YOUNG:
@@ -256,7 +245,7 @@ class Watcher:
         state.cut = one.mark
         return True
 
-    def _done(self, one: _Changed) -> None:
+    def _done(self, one: Changed) -> None:
         state = self._states.get(one.mark.file)
         if state is not None:
             state.read, state.since, state.cut = one.mark, None, None
@@ -264,17 +253,17 @@ class Watcher:
     # -- reading ----------------------------------------------------------------------------------------------
 
     def _take(
-        self, ready: Sequence[_Changed], known: ledger.Ledger, notes: list[Note], progress: Progress | None
+        self, ready: Sequence[Changed], known: ledger.Ledger, notes: list[Note], progress: Progress | None
     ) -> tuple[tuple[str, ...], bool]:
         """Read files into the lake: the names of those that gave something, and whether the lake changed at all."""
         if not ready:
             return (), False
         again = [c for c in ready if c.file.path in self._again]
-        self._again.difference_update(c.file.path for c in again if c.file.path is not None)
         sources = 0
         for group, replace in (([c for c in ready if c not in again], False), (again, True)):
             if not group:
                 continue
+            self._rewrites.reads(group)
             try:
                 summary = self._ingest([c.file for c in group], progress, replace=replace)
             except _DroppedError:
@@ -282,16 +271,21 @@ class Watcher:
             except Exception as error:
                 if isinstance(error, InputError) and self._labels_changed():
                     notes.append((str(self._options.labels), f"nothing is read until it is whole: {error}"))
-                elif not any(_has_moved(c) for c in group):
+                elif not any(c.has_moved() for c in group):
                     raise
                 continue  # what was taken away under our hands is found by the next round
+            finally:
+                notes += self._rewrites.told(self.lake)
             sources += summary.sources
             notes += [n for n in summary.notes if not n[1].startswith(_NO_NEWS)]
             for one in group:
-                if not _has_moved(one):
+                if not one.has_moved():
                     self._done(one)
-        touched = self._look_after([c for c in ready if _has_moved(c)], known, notes)
-        return (tuple(c.file.name for c in ready) if sources else ()), touched or bool(sources)
+        self._again.difference_update(c.file.path for c in again if c.file.path is not None)
+        for file in self._rewrites.alone():
+            self._read_again(file)
+        self._look_after([c for c in ready if c.has_moved()], known, notes)
+        return (tuple(c.file.name for c in ready) if sources else ()), bool(sources)
 
     def _ingest(self, files: Sequence[SourceFile], progress: Progress | None, *, replace: bool = False) -> Summary:
         def told(name: str, size: int) -> None:
@@ -302,21 +296,21 @@ class Watcher:
 
         # Absolute: a file may be called "-".
         paths = [str(f.path.absolute()) for f in files if f.path is not None]
-        return ingest(paths, self.lake, dataclasses.replace(self._options, replace=replace), told)
+        return ingest(paths, self.lake, dataclasses.replace(self._options, replace=replace), told, self._rewrites.amend)
 
-    def _look_after(self, moved: Sequence[_Changed], before: ledger.Ledger, notes: list[Note]) -> bool:
-        """Files that were rotated or truncated while they were read; whether anything was taken out of the lake.
+    def _look_after(self, moved: Sequence[Changed], before: ledger.Ledger, notes: list[Note]) -> None:
+        """Files that were rotated or truncated while they were read.
 
         What was read may be the old log, or its beginning with the middle of the new one behind it. Where a copy of
         the old log is, it is read (again), and what is no beginning of it is taken out.
         """
         if not moved:
-            return False
+            return
         old = {e.source_id for e in before.entries}
         files, _ = self._follower.look()
-        gone: list[str] = []
         for one in moved:
-            head, path = self._states.pop(one.mark.file, _State()).head, one.file.path
+            state, path = self._states.pop(one.mark.file, State()), one.file.path
+            head = state.head
             copies = [f for f in files if head and head_of(f).startswith(head)]
             for entry in ledger.read(self.lake).entries:
                 if entry.source_id in old or path is None or entry.name != path.name:
@@ -325,19 +319,19 @@ class Watcher:
                 if owner is not None:
                     self._read_again(owner)
                 elif copies:
-                    gone.append(entry.source_id)
+                    self._gone.add(entry.source_id)
             now = mark_of(path)
-            if head and not copies and now is not None and now.file == one.mark.file:
-                notes.append((one.file.name, "was truncated while it was read, no copy is here: lines may be missing"))
-        if gone:
-            forget(Store(self.lake), gone)
-        return bool(gone)
+            if now is not None and now.file == one.mark.file:
+                self._states.setdefault(now.file, State(source=state.source, path=state.path, was=state.was))
+                if head and not copies:
+                    why = "was truncated while it was read, no copy is here: lines may be missing"
+                    notes.append((one.file.name, why))
 
     def _read_again(self, file: SourceFile) -> None:
         mark = mark_of(file.path)
         if file.path is not None and mark is not None:
             self._again.add(file.path)
-            self._states[mark.file] = _State()
+            self._states[mark.file] = State()
 
     @property
     def unsettled(self) -> bool:
@@ -346,18 +340,17 @@ class Watcher:
 
     # -- what depends on other files --------------------------------------------------------------------------
 
-    def _adopt_anew(self, files: Sequence[SourceFile], ready: Sequence[_Changed], progress: Progress | None) -> bool:
+    def _adopt_anew(self, files: Sequence[SourceFile], ready: Sequence[Changed], progress: Progress | None) -> bool:
         """Read JSON logs again whose folder's text logs now tell of another run, as a fresh ingest would name it."""
         if self._options.run is not None:
             return False
-        before, self._adopted = self._adopted or {}, adoptable_runs(self.lake)
-        now = self._adopted
+        before, now = self._adopted or {}, adoptable_runs(self.lake)
         folders = {folder for folder in {*before, *now} if before.get(folder) != now.get(folder)}
         read = {c.file.path for c in ready}
         stale = [f for f in files if f.folder_key[:8] in folders and f.path not in read and self._is_read_json(f)]
-        if not stale:
-            return False
-        return bool(self._ingest(stale, progress, replace=True).sources)
+        read_anew = bool(stale) and bool(self._ingest(stale, progress, replace=True).sources)
+        self._adopted = now
+        return read_anew
 
     def _is_read_json(self, file: SourceFile) -> bool:
         mark = mark_of(file.path)
@@ -388,7 +381,19 @@ class Watcher:
         return bool(done.files)
 
 
-def _has_moved(one: _Changed) -> bool:
-    """Whether a file was rotated or truncated since its mark was taken: growing is no move."""
-    now = mark_of(one.file.path)
-    return now is None or now.file != one.mark.file or now.size < one.mark.size
+def _place_of(lake: Path) -> tuple[int, int] | None:
+    """What tells a lake from another one at the same path."""
+    mark = mark_of(lake / "sources")
+    return None if mark is None else mark.file
+
+
+def _passes(error: Exception) -> bool:
+    """Whether the next look may do better: a disk is full or away, and nobody gave a wrong argument."""
+    return isinstance(error, OSError | DiskFullError) or isinstance(error.__cause__, OSError)
+
+
+def _trouble(error: Exception) -> str:
+    """What stood in the way of a look, in words that stay the same while it does."""
+    if isinstance(error, DiskFullError):
+        return f"no room on its disk ({error.place}): nothing was read, the next look tries again"
+    return f"nothing was read, the next look tries again: {error}"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.errors import InputError
 from tracelens.lake import progress
+from tracelens.lake.schema import TABLES
+from tracelens.lake.snapshot import Reading
 from tracelens.resources import room
 
 if TYPE_CHECKING:
@@ -30,33 +33,54 @@ def silent() -> duckdb.DuckDBPyConnection:
     return con
 
 
-def connect(lake: Path, *, lock: bool = True, grouped: bool = True) -> duckdb.DuckDBPyConnection:
-    """Open an in-memory DuckDB with the canonical views over `lake`.
+def connect(lake: Path, *, lock: bool = True, grouped: bool = True, held: bool = True) -> duckdb.DuckDBPyConnection:
+    """Open an in-memory DuckDB with the canonical views over `lake`, as of its last commit.
 
-    The connection can read the lake and nothing else: no other file, no extension, no network.
+    The connection can read the lake and nothing else: no other file, no extension, no network. Until it is given up,
+    commits of others do not touch the files that it reads.
 
     Args:
         lake: folder of the lake.
         lock: close the connection to the outside. Left open only by code that writes Parquet itself.
         grouped: define the views that group `facts`, too; without, `define_grouping` does it later.
+        held: keep the files as they are. Not where the caller holds the lake's lock, as his own commit moves them.
 
     Raises:
-        InputError: there is no lake at that place.
+        InputError: there is no lake at that place, or only a part of one.
     """
     check(lake)
-    con = silent()
-    con.execute("set timezone = 'UTC'")
-    # The views look for files by a pattern: what is special in one stands for itself here.
-    pattern = re.sub(r"([*?\[])", r"[\1]", str(lake))
-    con.execute("set variable lake = $lake", {"lake": pattern})
-    if lock:
-        con.execute("set allowed_directories = $1", [[str(lake), pattern]])
-        con.execute("set enable_external_access = false")
-    progress.connected(con)
-    con.execute(_views()[0])
+    reading = Reading(lake)
+    try:
+        files = {table: reading.of(table) for table in TABLES}
+        _check_whole(lake, files)
+        con = silent()
+        if held:
+            weakref.finalize(con, reading.release)
+        else:
+            reading.release()
+        _define_tables(con, lake, files, lock=lock)
+    except BaseException:
+        reading.release()
+        raise
     if grouped:
         define_grouping(con)
     return con
+
+
+def _define_tables(con: duckdb.DuckDBPyConnection, lake: Path, files: dict[str, list[str]], *, lock: bool) -> None:
+    con.execute("set timezone = 'UTC'")
+    con.execute("set variable lake = $lake", {"lake": _plain(str(lake))})
+    con.execute("set variable lake_files = $files", {"files": {t: [_plain(p) for p in files[t]] for t in files}})
+    if lock:
+        con.execute("set allowed_directories = $1", [[str(lake), _plain(str(lake))]])
+        con.execute("set enable_external_access = false")
+    progress.connected(con)
+    con.execute(_views()[0])
+
+
+def _plain(path: str) -> str:
+    """A path as the pattern that finds it alone: what is special in one stands for itself here."""
+    return re.sub(r"([*?\[])", r"[\1]", path)
 
 
 def check(lake: Path) -> None:
@@ -68,6 +92,16 @@ def check(lake: Path) -> None:
     if not (lake / "sources").is_dir():
         raise InputError(
             f"no lake at {lake}: run `tracelens ingest PATH… --lake {lake}` first, or name another with --lake"
+        )
+
+
+def _check_whole(lake: Path, files: dict[str, list[str]]) -> None:
+    """Every table of a lake has a file, if only one without rows."""
+    missing = [table for table in TABLES if not files[table]]
+    if missing:
+        raise InputError(
+            f"the lake at {lake} is not whole: no file in {', '.join(f'{table}/' for table in missing)}. "
+            "Copy it again with all of its folders, or ingest its logs into a new one (--lake)"
         )
 
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tracelens.errors import InputError
-from tracelens.lake.schema import SCHEMA_VERSION, table
+from tracelens.lake import journal
+from tracelens.lake.schema import SCHEMA_VERSION, TABLES, table
+from tracelens.lake.snapshot import reading
+
+_WANTED = ["source_id", "name", "sha256", "bytes", "schema_version"]
+_HOLD_ROWS = tuple(name for name in TABLES if name != "sources")
+_TRIES = 20
+_PAUSE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,41 +56,45 @@ def read(root: Path) -> Ledger:
     Raises:
         InputError: a ledger file is unreadable, or a newer tracelens wrote it.
     """
+    rows = rows_of(root, "sources", _WANTED)
+    version = max((row["schema_version"] or 0 for _, row in rows), default=0)
+    if version > SCHEMA_VERSION:
+        raise InputError(f"the lake at {root} was written by a newer tracelens (schema {version}): upgrade tracelens")
+    return Ledger(tuple(Entry(r["source_id"], r["name"] or "", r["sha256"], r["bytes"] or 0, name) for name, r in rows))
+
+
+def rows_of(root: Path, table: str, columns: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+    """Read a small table as of the last commit: for each row its file's name in the lake, and its cells.
+
+    Raises:
+        InputError: a file is broken, or none of tracelens.
+    """
+    for _ in range(_TRIES):
+        with reading(root, (table,)) as lake, suppress(FileNotFoundError):
+            return [(name, row) for name, path in sorted(lake.files.items()) for row in _rows(path, columns)]
+        time.sleep(_PAUSE)  # only where readers can't be registered: a commit took a file away
+    raise InputError(f"the lake at {root} changes faster than it can be read: try again")
+
+
+def _rows(path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    wanted = ["source_id", "name", "sha256", "bytes", "schema_version"]
-    entries: list[Entry] = []
-    for path in sorted((root / "sources").glob("*.parquet")):
-        try:
-            rows = pq.read_table(path, columns=wanted).to_pylist()
-        except FileNotFoundError:
-            continue  # another process replaced it just now; its rows stand in a newer file or nowhere
-        except (pa.ArrowException, OSError, KeyError) as error:
-            raise InputError(
-                f"ledger file {path} can't be read ({type(error).__name__}): move it away and ingest again"
-            ) from error
-        for row in rows:
-            version = row.get("schema_version") or 0
-            if version > SCHEMA_VERSION:
-                raise InputError(
-                    f"the lake at {root} was written by a newer tracelens (schema {version}): upgrade tracelens"
-                )
-            entries.append(
-                Entry(row["source_id"], row["name"] or "", row["sha256"], row["bytes"] or 0, f"sources/{path.name}")
-            )
-    return Ledger(tuple(entries))
+    try:
+        found: list[dict[str, Any]] = pq.read_table(path, columns=list(columns)).to_pylist()
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise InputError(
+            f"{path} can't be read ({type(error).__name__}): it is broken or not tracelens' own; move it away"
+        ) from error
+    return found
 
 
 def files_of(root: Path, source_ids: Sequence[str]) -> tuple[str, ...]:
-    """Paths (relative to the lake) of all data files of some sources; the ledger's own file is not among them."""
+    """Names in the lake of all data files of some sources; the ledger's own file is not among them."""
     ids = set(source_ids)
-    return tuple(
-        p.relative_to(root).as_posix()
-        for kind in ("rounds", "windows", "requests", "runs", "rejects")
-        for p in sorted((root / kind).rglob("*.parquet"))
-        if p.name.split("-")[0] in ids
-    )
+    return tuple(name for name in journal.live(root, _HOLD_ROWS) if name.rpartition("/")[2].partition("-")[0] in ids)
 
 
 def write(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -94,12 +107,21 @@ def write(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(data, schema=schema), path, compression="zstd")
 
 
+def row_of(root: Path, entry: Entry) -> dict[str, Any]:
+    """The whole row of a source, as `write` takes it. Needs the lake's lock."""
+    import pyarrow.parquet as pq
+
+    rows = pq.ParquetFile(journal.live(root, ("sources",))[entry.file]).read().to_pylist()
+    found = next(row for row in rows if row["source_id"] == entry.source_id)
+    return {**found, "surfaces": dict(found["surfaces"] or ()), "rows": dict(found["rows"] or ())}
+
+
 def rewrite_without(root: Path, file: str, source_ids: Sequence[str], path: Path) -> bool:
-    """Write a ledger file anew without some sources; False when nothing would be left of it."""
+    """Write a ledger file anew without some sources; False when nothing would be left of it. Needs the lake's lock."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    rows = pq.read_table(root / file)
+    rows = pq.read_table(journal.live(root, ("sources",))[file])
     kept = rows.filter(pc.invert(pc.is_in(rows["source_id"], value_set=_strings(source_ids))))
     if kept.num_rows:
         pq.write_table(kept, path, compression="zstd")

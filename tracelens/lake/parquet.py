@@ -23,7 +23,7 @@ def write_empty(name: str, path: Path) -> None:
     """Write the zero-row file that keeps a table's path alive in a new lake."""
     import pyarrow as pa
 
-    _write(pa.Table.from_pylist([], schema=table(name).arrow_schema()), path)
+    write_arrow(pa.Table.from_pylist([], schema=table(name).arrow_schema()), path)
 
 
 def write_table(name: str, frame: pl.DataFrame, place: Callable[[str], Path], stem: str) -> int:
@@ -41,7 +41,7 @@ def write_table(name: str, frame: pl.DataFrame, place: Callable[[str], Path], st
     if not frame.height:
         return 0
     if name not in DAY_OF:
-        _write(to_arrow(name, frame), place(f"{name}/{stem}-0.parquet"))
+        write_arrow(to_arrow(name, frame), place(f"{name}/{stem}-0.parquet"))
         return frame.height
     import polars as pl
 
@@ -50,7 +50,7 @@ def write_table(name: str, frame: pl.DataFrame, place: Callable[[str], Path], st
     parts = frame.with_columns(_day=day).partition_by("_day", as_dict=True, include_key=False, maintain_order=True)
     for (value,), part in parts.items():
         folder = NO_DAY if value is None else value.isoformat()
-        _write(to_arrow(name, part), place(f"{name}/date={folder}/{stem}-0.parquet"))
+        write_arrow(to_arrow(name, part), place(f"{name}/date={folder}/{stem}-0.parquet"))
     return frame.height
 
 
@@ -92,7 +92,8 @@ def map_array(pairs: pa.Array, kind: pa.DataType) -> pa.Array:
     return pa.MapArray.from_arrays(starts, keys, values, type=kind, mask=mask if mask.true_count else None)
 
 
-def _write(rows: pa.Table, path: Path) -> None:
+def write_arrow(rows: pa.Table, path: Path) -> None:
+    """Write an Arrow table with the canonical columns, as every file of a lake is written."""
     import pyarrow.parquet as pq
 
     pq.write_table(

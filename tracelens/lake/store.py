@@ -3,31 +3,28 @@
 A transaction writes its files below `.staging/<id>/`, under the paths they will have in the lake. `commit` writes the
 list of moves (the journal) and makes it durable, then renames file after file. Whoever opens the lake next finds either
 no journal (the staged files are thrown away) or a whole one (the renames are finished): so a source is there entirely
-or not at all. The ledger's rows move last.
+or not at all. The ledger's rows move last. Nothing is moved while somebody reads: see journal.py and snapshot.py.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from tracelens.errors import InputError
+from tracelens.lake import disk, journal
 from tracelens.lake.schema import DAY_OF, NO_DAY, TABLES
+from tracelens.lake.snapshot import LOCK
 
 try:
     import fcntl
 except ImportError:  # Windows has no advisory locks of this kind; there one writer at a time is the user's care
     fcntl = None  # type: ignore[assignment]
 
-_STAGING = ".staging"
-_JOURNAL = "commit.json"
 _OWNER = "owner.lock"
-_LOCK = "lake.lock"
 
 
 def is_lake(path: Path) -> bool:
@@ -40,8 +37,8 @@ def _is_foreign(root: Path) -> bool:
 
     The lock file tells our staging area: a lake whose first commit was interrupted may have little else.
     """
-    staging = root / _STAGING
-    if (staging / _LOCK).exists():
+    staging = root / journal.STAGING
+    if (staging / LOCK).exists():
         return False
     return any(p != staging or not p.is_dir() or any(p.iterdir()) for p in root.iterdir())
 
@@ -64,11 +61,12 @@ class Store:
                 raise InputError(f"{root} is not a folder; name another place with --lake")
             if root.is_dir() and not is_lake(root) and _is_foreign(root):
                 raise InputError(f"{root} holds other files than a lake's; name an empty or a new folder with --lake")
-            (root / _STAGING).mkdir(parents=True, exist_ok=True)
-            with self._locked():
-                self._recover()
-                if not is_lake(root) or any(not self._empty_file(t).exists() for t in TABLES):
-                    self._initialise()
+            with disk.told(root):
+                (root / journal.STAGING).mkdir(parents=True, exist_ok=True)
+                with self._locked():
+                    self._recover()
+                    if not is_lake(root) or any(not self._empty_file(t).exists() for t in TABLES):
+                        self._initialise()
         except OSError as error:
             raise InputError(
                 f"the lake at {root} can't be written: {error.strerror}; name another with --lake"
@@ -95,7 +93,7 @@ class Store:
         if self._holds_lock:
             yield
             return
-        with (self.root / _STAGING / _LOCK).open("w") as handle:
+        with (self.root / journal.STAGING / LOCK).open("w") as handle:
             if fcntl is not None:
                 fcntl.flock(handle, fcntl.LOCK_EX)
             self._holds_lock = True
@@ -105,36 +103,32 @@ class Store:
                 self._holds_lock = False
 
     def _recover(self) -> None:
-        for folder in sorted((self.root / _STAGING).iterdir()):
-            if not folder.is_dir() or _alive(folder):
-                continue
-            journal = folder / _JOURNAL
-            if journal.exists():
-                self._finish(folder, json.loads(journal.read_text(encoding="utf-8")))
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def _finish(self, folder: Path, journal: dict[str, list[str]]) -> None:
-        """Carry out a journal; every step may have been done already."""
-        folders: set[Path] = set()
-        for name in journal["delete"]:
-            with suppress(FileNotFoundError):
-                (self.root / name).unlink()
-                folders.add((self.root / name).parent)
-        for name in journal["add"]:
-            target = self.root / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            folders.add(target.parent)
-            with suppress(FileNotFoundError):
-                (folder / name).replace(target)
-        for parent in folders:
-            _sync_folder(parent)
-        with suppress(FileNotFoundError):
-            (folder / _JOURNAL).unlink()
+        (self.root / journal.STAGING / journal.READERS).touch()
+        journal.settle(self.root)
+        waiting = {j.folder for j in journal.pending(self.root)}
+        for folder in sorted((self.root / journal.STAGING).iterdir()):
+            if folder.is_dir() and folder not in waiting and not _alive(folder):
+                shutil.rmtree(folder, ignore_errors=True)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """A set of files that appear together at `commit`; without it nothing of them is left."""
-        folder = self.root / _STAGING / uuid.uuid4().hex
+        """A set of files that appear together at `commit`; without it nothing of them is left.
+
+        Raises:
+            DiskFullError: whatever failed, failed because the disk of the lake is full.
+        """
+        folder = self.root / journal.STAGING / uuid.uuid4().hex
+        with disk.told(self.root), self._owned(folder):
+            try:
+                yield Transaction(self, folder)
+            finally:
+                # A commit whose files are not moved yet leaves its journal: whoever comes next moves them.
+                if not (folder / journal.JOURNAL).exists():
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    @contextmanager
+    def _owned(self, folder: Path) -> Iterator[None]:
+        """A new folder below the staging area, which others can tell from one that a crash has left."""
         # Under the lock: a recovery of another process takes a folder without a locked owner for a dead one.
         with self._locked():
             folder.mkdir()
@@ -142,12 +136,7 @@ class Store:
             if fcntl is not None:
                 fcntl.flock(owner, fcntl.LOCK_EX)
         with owner:
-            try:
-                yield Transaction(self, folder)
-            finally:
-                # A commit that failed half-way leaves its journal: whoever opens the lake next finishes it.
-                if not (folder / _JOURNAL).exists():
-                    shutil.rmtree(folder, ignore_errors=True)
+            yield
 
 
 class Transaction:
@@ -178,18 +167,11 @@ class Transaction:
         names = [
             p.relative_to(self.folder).as_posix()
             for p in sorted(self.folder.rglob("*"))
-            if p.is_file() and p.name not in (_OWNER, _JOURNAL)
+            if p.is_file() and p.parent != self.folder  # its own files are no part of the lake
         ]
         names.sort(key=lambda n: n.startswith("sources/"))  # the ledger last
-        for name in names:
-            _sync_file(self.folder / name)
-        journal = {"add": names, "delete": [d for d in delete if d not in names]}
-        pending = self.folder / f"{_JOURNAL}.part"
-        pending.write_text(json.dumps(journal), encoding="utf-8")
-        _sync_file(pending)
-        pending.replace(self.folder / _JOURNAL)
-        _sync_folder(self.folder)
-        self.store._finish(self.folder, journal)
+        journal.write(self.store.root, self.folder, names, delete)
+        journal.settle(self.store.root, journal.PATIENCE)
 
 
 def _alive(folder: Path) -> bool:
@@ -204,18 +186,3 @@ def _alive(folder: Path) -> bool:
     except BlockingIOError:
         return True
     return False
-
-
-def _sync_file(path: Path) -> None:
-    with path.open("rb") as handle:
-        os.fsync(handle.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    if os.name != "posix":
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

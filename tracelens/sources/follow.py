@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from tracelens.sources.stream import BlockStream
 _HEAD = 1024
 # A rotation may compress later than it renames: looks after which the rest of a rotated log is given up.
 _TRIES = 20
+_LOST = "was rotated, and where it went is not found: what was written since it was read last may be missing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +87,16 @@ def begins_with(longer: SourceFile, size: int, sha256: str, *, and_goes_on: bool
 
 @dataclass(slots=True)
 class _Named:
-    """A file that was named by its path, as it was at the last look."""
+    """A file that was named by its path, as it was at the last look.
+
+    `beside` are the rotated logs of its name that were there then.
+    """
 
     path: Path
     base: str
     mark: Mark
     head: bytes
+    beside: frozenset[tuple[int, int]]
 
 
 @dataclass(slots=True)
@@ -100,13 +106,22 @@ class _Lost:
     last: _Named
     tries: int = 0
 
+    def is_another(self) -> bool:
+        """Whether its name is that of the log itself, and stands for no file or another one now.
+
+        A log that was rotated before was read before: that somebody throws it away is as it should be.
+        """
+        now = mark_of(self.last.path)
+        return self.last.path.name == self.last.base and (now is None or now.file != self.last.mark.file)
+
 
 class Follower:
     """The files behind what a user named, look after look.
 
     A folder or a pattern finds rotated files itself. A file that was named alone is followed through its rotation: the
     file of its folder that has its inode, or its name with something behind it and its first bytes, is read as well,
-    as it may hold lines that nobody has read yet.
+    as it may hold lines that nobody has read yet. So are the files of a rotated log's name that came to the folder
+    since the last look, as there may have been several rotations.
 
     Args:
         paths: files, folders, patterns.
@@ -122,6 +137,7 @@ class Follower:
         self._named: dict[str, _Named] = {}
         self._rotated: dict[str, str] = {}  # path -> the name it had when it was written to
         self._lost: list[_Lost] = []
+        self._given_up: list[Skipped] = []
         self._looked = False
 
     def look(self) -> tuple[list[SourceFile], list[Skipped]]:
@@ -136,6 +152,8 @@ class Follower:
         here = [path for path in self._paths if _is_there(path)]
         missing = [Skipped(path, "is not there now") for path in self._paths if path not in here]
         self._follow([*here, *self._rotated])
+        missing += self._given_up
+        self._given_up = []
         try:
             files, skipped = discover([*here, *(path for path in self._rotated if _is_there(path))])
         except InputError:  # gone since we asked: the next look finds what took its place
@@ -146,12 +164,14 @@ class Follower:
         for path, last in list(self._named.items()):
             mark = mark_of(last.path)
             if mark == last.mark:
-                continue
-            if mark is None or mark.file != last.mark.file or mark.size < last.mark.size or not _goes_on(last):
+                last.beside = _beside(last.path, last.base)
+            elif mark is None or mark.file != last.mark.file or mark.size < last.mark.size or not _goes_on(last):
                 self._lost.append(_Lost(last))
                 del self._named[path]
+                self._take_beside(last)
             else:
                 last.mark, last.head = mark, head_of(_source(last.path))
+                last.beside = _beside(last.path, last.base)
         for path in here:
             if path not in self._named:
                 self._remember(path, self._rotated.get(path, Path(path).name))
@@ -160,7 +180,15 @@ class Follower:
     def _remember(self, path: str, base: str) -> None:
         mark = mark_of(Path(path))
         if mark is not None and Path(path).is_file():
-            self._named[path] = _Named(Path(path), base, mark, head_of(_source(Path(path))))
+            self._named[path] = _Named(Path(path), base, mark, head_of(_source(Path(path))), _beside(Path(path), base))
+
+    def _take_beside(self, last: _Named) -> None:
+        """Logs that were begun and rotated between two looks; an older one that was compressed keeps its time."""
+        for path, mark in _rotations(last.path, last.base).items():
+            is_new = mark.file not in last.beside and mark.file != last.mark.file and mark.mtime >= last.mark.mtime
+            if is_new and str(path) not in self._named:
+                self._rotated[str(path)] = last.base
+                self._remember(str(path), last.base)
 
     def _find(self) -> None:
         """Look for rotated logs by inode, then by name and first bytes."""
@@ -170,6 +198,8 @@ class Follower:
             if found is not None and str(found) not in self._named:
                 self._rotated[str(found)] = lost.last.base
                 self._remember(str(found), lost.last.base)
+            if found is None and lost.tries > _TRIES and lost.is_another():
+                self._given_up.append(Skipped(lost.last.base, _LOST))
             if found is not None or lost.tries > _TRIES:
                 self._lost.remove(lost)
         self._rotated = {path: base for path, base in self._rotated.items() if path in self._named}
@@ -191,6 +221,21 @@ def _source(path: Path) -> SourceFile:
 def _goes_on(last: _Named) -> bool:
     """Whether the file still begins as it did: a copy may be made and the log begin anew between two looks."""
     return head_of(_source(last.path)).startswith(last.head)
+
+
+def _rotations(path: Path, base: str) -> dict[Path, Mark]:
+    """The files of a folder that have a rotated log's name: `a.log.1`, `a.log-20260506.gz`, `a-2026-05-06.log`."""
+    stem = re.escape(Path(base).stem)
+    name = re.compile(rf"{re.escape(base)}[.~_-].+|{stem}[._-]\d.*", re.DOTALL)
+    try:
+        siblings = sorted(p for p in path.parent.iterdir() if p.name != base and name.fullmatch(p.name))
+    except OSError:
+        return {}
+    return {p: mark for p in siblings if (mark := mark_of(p)) is not None and p.is_file()}
+
+
+def _beside(path: Path, base: str) -> frozenset[tuple[int, int]]:
+    return frozenset(mark.file for mark in _rotations(path, base).values())
 
 
 def _moved_to(last: _Named) -> Path | None:

@@ -1,0 +1,66 @@
+"""A disk that is full, told by the lake and the place where room is needed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tracelens.errors import InputError
+
+_FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG}
+# Libraries that write by themselves quote the system's words, or wrap them.
+_WORDS = ("no space left on device", "disk quota exceeded")
+
+
+class DiskFullError(InputError):
+    """There is no room for the lake; nothing of what was to be written is in it.
+
+    Args:
+        root: folder of the lake. `place` is where its disk is mounted.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.place, free = _disk_of(root)
+        super().__init__(
+            f"no room for the lake at {root}: {free / 1e6:,.1f} MB are free on its disk ({self.place}); "
+            "make room there, or name a lake on another disk with --lake"
+        )
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether something failed because a disk is full."""
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return True
+    return any(words in str(error).lower() for words in _WORDS)
+
+
+@contextmanager
+def told(root: Path) -> Iterator[None]:
+    """Within it a full disk is an error that names the lake and its disk.
+
+    Raises:
+        DiskFullError: something failed because the disk is full.
+    """
+    try:
+        yield
+    except DiskFullError:
+        raise
+    except Exception as error:
+        if not is_full(error):
+            raise
+        raise DiskFullError(root) from error
+
+
+def _disk_of(path: Path) -> tuple[Path, int]:
+    """Where the disk of a path is mounted, and how many bytes are free on it."""
+    place = path.absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    while not os.path.ismount(place):
+        place = place.parent
+    return place, free
