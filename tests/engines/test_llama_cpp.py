@@ -240,12 +240,46 @@ def test_two_starts_and_forced_acceptance() -> None:
     assert shown(tables.requests, "run_key", "drafted") == [(1, None), (2, 24)]
 
 
+EXAMPLE = """\
+encoded   14 tokens in    0.054 seconds, speed:  258.250 t/s
+decoded  673 tokens in   12.132 seconds, speed:   55.473 t/s
+
+n_draft   = 5
+n_predict = 673
+n_drafted = 730
+n_accept  = 526
+accept    = 72.055%
+"""
+
+
 def test_example_programs() -> None:
+    columns = (
+        "request_id", "output_tokens", "decode_us", "tpot_us", "num_speculative_tokens", "drafted", "accepted",
+        "emitted",
+    )  # fmt: skip
+    tables, rejects = ingest(*EXAMPLE.splitlines())
+    row = ("src#7", 673, 12_132_000, 12_132_000 / 672, 5, 730, 526, None)
+    assert (shown(tables.requests, *columns), rejects) == ([row], [])
+    # 2023: `generated`; the counts alone are enough.
+    tables, _ = ingest("generated 129 tokens in 248.340 seconds, speed: 0.519 t/s", "n_drafted = 132", "n_accept  = 47")
+    assert shown(tables.requests, *columns[1:7]) == [(129, 248_340_000, 248_340_000 / 128, None, 132, 47)]
     tables, rejects = ingest("n_drafted = 132", "n_accept  = 47", "0.01.000.000 I n_accept  = 3")
-    assert shown(tables.requests, "request_id", "drafted", "accepted", "surface") == [
-        ("src#2", 132, 47, "llama.example")
-    ]
+    assert shown(tables.requests, "request_id", "drafted", "accepted", "output_tokens", "tpot_us") == [
+        ("src#2", 132, 47, None, None)
+    ]  # fmt: skip
     assert [r.reason for r in rejects] == ["n_accept without n_drafted"]
+
+
+def test_counts_of_an_example_that_can_not_be() -> None:
+    tables, rejects = ingest("n_draft   = 5", "n_drafted = 7", "n_accept  = 8", "n_drafted = 7", "n_accept  = 7")
+    assert [(r.line, r.reason) for r in rejects] == [(3, "accepted <= drafted does not hold")]
+    assert shown(tables.requests, "drafted", "accepted", "num_speculative_tokens") == [(7, 7, None)]
+
+
+def test_a_start_has_a_time_where_the_log_has_outer_stamps() -> None:
+    start = "srv    load_model: loading model 'a.gguf'"
+    assert shown(ingest(start, stamp="2026-02-03 10:00:05")[0].runs, "started") == [(datetime(2026, 2, 3, 10, 0, 5),)]
+    assert shown(ingest(f"0.00.014.000 I {start}")[0].runs, "started") == [(None,)]
 
 
 def test_times_of_the_examples_own_print_are_no_request() -> None:

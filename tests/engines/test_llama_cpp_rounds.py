@@ -1,15 +1,15 @@
-"""llama.cpp: rounds of both log levels, replays, several slots, responses, slots, and the real runs."""
+"""llama.cpp: rounds of both log levels, replays, several slots, responses, slots."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.engines.llama_cpp_runs import RUNS, ingest, ingest_file, rows, shown
+from tests.engines import whole_source
+from tests.engines.llama_cpp_runs import ingest, rows, shown
 
 SLOT = "slot   operator(): id  0 | task 29 | "
 # One round of `-v` with LLAMA_TRACE=1 and its twin, as in our own run fmt-debug, and the draft of a second one.
@@ -171,6 +171,11 @@ def test_response_without_a_draft_says_nothing_of_speculation() -> None:
     assert shown(tables.requests, "drafted", "accepted", "emitted", "output_tokens") == [(None, None, None, 60)]
 
 
+def test_rounds_that_mlx_vlm_adds_to_the_object() -> None:
+    tables, _ = ingest({"timings": TIMINGS | {"draft_kind": "mtp", "draft_rounds": 38}})
+    assert shown(tables.requests, "rounds", "drafted", "accepted", "accepted_hist") == [(38, 109, 21, None)]
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -212,6 +217,14 @@ def test_stream_with_timings_per_token_tells_its_rounds() -> None:
     assert shown(tables.requests, *columns) == [(7, 6, 6, 2, 2, [1, 0, 1], "exact")]
 
 
+def test_server_sent_events_as_a_client_saves_them(tmp_path: Path) -> None:
+    chunks = stream([(1, 0.0, 0, 0), (4, 9.0, 3, 2), (5, 18.0, 6, 2), (5, 18.0, 6, 2)])
+    text = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+    tables, rejects = whole_source.ingest(tmp_path, text, "llama.cpp", "stream.txt")
+    assert rejects == []
+    assert shown(tables.requests, "output_tokens", "drafted", "accepted", "accepted_hist") == [(5, 6, 2, [1, 0, 1])]
+
+
 def test_stream_with_held_back_text_tells_its_totals_only() -> None:
     tables, _ = ingest(*stream([(1, 0.0, 0, 0), (3, 9.0, 3, 2), (5, 18.0, 6, 2), (5, 18.0, 6, 2)]))
     assert shown(tables.requests, "drafted", "accepted", "rounds") == [(6, 2, None)]
@@ -232,6 +245,7 @@ _VALUES = st.recursive(
 )
 _KEYS = [
     *TIMINGS,
+    "draft_rounds",
     "timings",
     "choices",
     "id",
@@ -249,36 +263,3 @@ _KEYS = [
 @given(st.lists(st.dictionaries(st.sampled_from(_KEYS), _VALUES, max_size=8), max_size=4), st.booleans())
 def test_hostile_records_never_raise(values: list[dict[str, Any]], whole: bool) -> None:
     ingest(*[{"timings": TIMINGS | value} if whole else value for value in values])
-
-
-REAL = sorted(RUNS.iterdir()) if RUNS.is_dir() else []
-
-
-@pytest.mark.skipif(not REAL, reason="the real runs lie beside the project, not in it")
-@pytest.mark.parametrize("folder", REAL, ids=lambda folder: folder.name)
-def test_real_run_gives_its_truth(folder: Path) -> None:
-    """Round lines, request lines, statistics and responses of one run agree with each other and with the truth."""
-    truth = json.loads((folder / "truth.json").read_text())
-    tables, rejects = ingest_file(folder, "server.log*")
-    assert rejects == []
-    requests = tables.requests
-    assert requests is not None
-    wanted = {"drafted": truth["drafted"], "accepted": truth["accepted"], "output_tokens": truth["gen"]}
-    assert {c: requests[c].sum() for c in wanted} == wanted
-    assert requests.height == truth["n"]
-    if tables.rounds is not None:
-        lost = (tables.rounds["drafted"] - tables.rounds["accepted"]).value_counts(name="rounds")
-        assert {str(length): n for length, n in lost.rows()} == truth["rollback_hist"]
-        assert tables.rounds["emitted"].sum() <= requests["output_tokens"].sum() - requests.height
-    assert (tables.rounds is None) == (truth["trace_rounds"] == 0)
-    for drafter, told in truth["stats"].items():
-        assert tables.windows is not None
-        own = tables.windows.filter(pl.col("method") == drafter)
-        sums = (own["rounds"].sum(), own["drafted"].sum(), own["accepted"].sum(), own["draft_us"].sum())
-        spent = round(float(told["dur"][1]) * 1000)
-        assert sums == (told["gen_drafts"], told["gen_tok"], told["acc_tok"], spent)
-    responses, refused = ingest_file(folder, "responses.jsonl*")
-    assert refused == []
-    assert responses.requests is not None
-    assert {c: responses.requests[c].sum() for c in wanted} == wanted
-    assert set(responses.requests["request_id"]) == set(requests["request_id"])

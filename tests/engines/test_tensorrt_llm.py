@@ -167,6 +167,13 @@ def test_the_four_forms_of_the_iteration_log() -> None:
     assert rows["kv_cache_usage"].to_list() == [None, None, None, 0.125]
 
 
+@pytest.mark.parametrize("before", ["0: ", "[1,0]<stdout>:", "2026-08-23T10:00:00Z stdout F "])
+def test_prefixes_of_launchers_and_fields_that_came_later(before: str) -> None:
+    line = logged(43, 4, 7.5, "N/A").replace("currank_total", "cached_kv_len = 63821, currank_total")
+    rows = windows(before + line)
+    assert rows.select("step_us", "running", "kv_cache_usage").rows() == [(7500, 4, 0.125)]
+
+
 def test_device_time_after_an_empty_iteration_is_idle_time() -> None:
     rows = windows(
         logged(258, 4, 7.0, "6.5ms"),

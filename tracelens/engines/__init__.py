@@ -10,7 +10,10 @@ from tracelens.errors import InputError
 
 # One explicit list; an engine of a third party comes through the entry-point group. `generic` stays last: it takes
 # canonical records that no engine claimed.
-BUILT_IN = ("vllm", "rtp_llm", "sglang", "tensorrt_llm", "llama_cpp", "generic")
+BUILT_IN = (
+    "vllm", "rtp_llm", "sglang", "tensorrt_llm", "llama_cpp", "lmdeploy", "mlc", "lightllm", "omlx",
+    "aiperf", "guidellm", "spec_bench", "eagle", "generic",
+)  # fmt: skip
 GROUP = "tracelens.engines"
 
 

@@ -99,7 +99,9 @@ LIST_FACTS: Mapping[str, Mapping[str, str]] = {
     },
 }
 
-_FLOAT_MAX = "1.7976931348623157e308"
+# No sampling and no roll-up goes beyond: a row that stands for 1e300 others is the whole report, or no number at all.
+_WEIGHTS = ("1e-9", "1e9")
+_MOST = 10**15  # 31 years in us; sums of more, and squares of their like, would not fit their type
 _BASES = "('logged', 'exact', 'derived', 'estimated')"
 _OWN: Mapping[str, Sequence[tuple[str, str]]] = {
     "rounds": (
@@ -108,7 +110,8 @@ _OWN: Mapping[str, Sequence[tuple[str, str]]] = {
         ("accepted <= drafted", "accepted <= drafted"),
         # emitted - 1, not accepted + 1: that would overflow an INTEGER at its largest value.
         ("emitted <= accepted + 1", "emitted - 1 <= accepted"),
-        ("0 < step_share <= 1", "step_share > 0 and step_share <= 1"),
+        # One over the largest batch that an INTEGER holds is 5e-10.
+        ("1e-10 <= step_share <= 1", "step_share >= 1e-10 and step_share <= 1"),
         ("timing_basis is known", "timing_basis in ('device', 'host', 'derived')"),
     ),
     "windows": (
@@ -146,10 +149,14 @@ def _identities(name: str) -> tuple[tuple[str, str], ...]:
     for column in table(name).columns:
         if column.arrow in ("int32", "int64") and column.name not in NOT_READ:
             rules.append((f"{column.name} >= 0", f"{column.name} >= 0"))
-            if column.arrow == "int64":  # 31 years in us; sums of more would not fit their type
-                rules.append((f"{column.name} <= 1e15", f"{column.name} <= 1000000000000000"))
+            if column.arrow == "int64":
+                rules.append((f"{column.name} <= 1e15", f"{column.name} <= {_MOST}"))
+        elif column.name == "weight":
+            low, high = _WEIGHTS
+            rules.append((f"{low} <= weight <= {high}", f"weight >= {low} and weight <= {high}"))
         elif column.arrow == "double":
-            rules.append((f"{column.name} >= 0", f"{column.name} >= 0 and {column.name} <= {_FLOAT_MAX}"))
+            rules.append((f"{column.name} >= 0", f"{column.name} >= 0"))
+            rules.append((f"{column.name} <= 1e15", f"{column.name} <= {_MOST}"))
     if "num_speculative_tokens" in table(name).names:
         rules.append((f"num_speculative_tokens <= {LONGEST_DRAFT}", f"num_speculative_tokens <= {LONGEST_DRAFT}"))
     if "top_p" in table(name).names:

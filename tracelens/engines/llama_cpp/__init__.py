@@ -1,4 +1,4 @@
-"""llama.cpp: llama-server's log of all generations, the speculative examples, saved responses, GET /slots.
+"""llama.cpp: llama-server's log of all generations, the speculative examples, saved responses, /slots and /metrics.
 
 Read from llama.cpp b11434 (2026-10), earlier forms from public threads (see the pull requests named beside them).
 """
@@ -9,8 +9,19 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from tracelens.engines.base import Context, JsonRecord, Parsed, Reject, Surface, Tables
-from tracelens.engines.llama_cpp import blocks, lines, responses, rounds, startup, statistics, surfaces
+from tracelens.engines.base import Context, JsonRecord, Parsed, Surface, Tables
+from tracelens.engines.llama_cpp import (
+    blocks,
+    examples,
+    lines,
+    metrics,
+    responses,
+    rounds,
+    startup,
+    statistics,
+    surfaces,
+)
+from tracelens.engines.stacking import stacked
 
 __all__ = ["ENGINE"]
 
@@ -22,6 +33,7 @@ class LlamaCpp:
     surfaces: Sequence[Surface] = surfaces.SURFACES
     needles: Sequence[bytes] = lines.NEEDLES
     json_keys: Sequence[bytes] = responses.KEYS
+    metric_prefixes: Sequence[str] = metrics.PREFIXES
 
     def lines(self, frame: pl.DataFrame) -> Parsed:
         """Text lines; see `tracelens.engines.llama_cpp.lines`."""
@@ -31,9 +43,21 @@ class LlamaCpp:
         """Responses, chunks of them, and slots; see `tracelens.engines.llama_cpp.responses`."""
         return responses.parse(records)
 
+    def metrics(self, frame: pl.DataFrame) -> Parsed:
+        """Prometheus samples; see `tracelens.engines.llama_cpp.metrics`."""
+        return metrics.parse(frame)
+
     def assemble(self, frames: Mapping[str, Sequence[pl.DataFrame]], context: Context) -> Tables:
         """Canonical rows of one source."""
         whole = {surface: lines.once(parts) for surface, parts in frames.items() if parts}
+        samples = whole.pop(surfaces.METRICS, None)
+        parts = [self._logged(whole, context)] if whole else []
+        if samples is not None:
+            parts.append(metrics.assemble(samples, context))
+        return stacked(parts) if parts else Tables()
+
+    def _logged(self, whole: dict[str, pl.DataFrame], context: Context) -> Tables:
+        """Rows of lines and of JSON."""
         tables = Tables()
         longest: dict[tuple[int, str], int] = {}
         if surfaces.START in whole:
@@ -56,11 +80,12 @@ class LlamaCpp:
             answered = responses.requests(whole[surfaces.TIMINGS])
             requests.append(_request_rows(answered, surfaces.TIMINGS, context))
         if surfaces.EXAMPLE in text:
-            requests.append(_examples(text[surfaces.EXAMPLE], context, tables))
+            requests.append(examples.requests(text[surfaces.EXAMPLE], context.source_id, tables.rejects))
         tables.requests = pl.concat(requests, how="diagonal") if requests else None
         tables.windows = pl.concat(windows, how="diagonal") if windows else None
         if tables.runs is not None:
-            tables.runs = tables.runs.drop("first_line", "stream", "child")
+            stamps = context.resolve(tables.runs.select("stamp", inner=pl.lit(None, pl.String)))
+            tables.runs = tables.runs.with_columns(started=stamps["ts"]).drop("first_line", "stamp", "stream", "child")
         return tables
 
 
@@ -141,31 +166,6 @@ def _request_rows(found: pl.DataFrame, surface: str, context: Context) -> pl.Dat
     )
     drop = ("line", "offset", "stamp", "inner", "stream", "child", "clock", "slot", "task", "closes", "id", "prompt_n")
     return rows.drop(drop, strict=False)
-
-
-def _examples(found: pl.DataFrame, context: Context, tables: Tables) -> pl.DataFrame:
-    """Counts that an example program prints at its end, as one request: `n_drafted`, then `n_accept`."""
-    rows: list[tuple[int, int, int]] = []
-    drafted: int | None = None
-    for line, kind, count in found.select("line", "kind", "count").iter_rows():
-        if kind == "n_drafted":
-            drafted = count
-        elif drafted is None:
-            tables.rejects.append(Reject(line, "n_accept without n_drafted", surfaces.EXAMPLE))
-        else:
-            rows.append((line, drafted, count))
-            drafted = None
-    frame = pl.DataFrame(rows, schema={"line": pl.Int64, "drafted": pl.Int64, "accepted": pl.Int64}, orient="row")
-    return frame.select(
-        "drafted",
-        "accepted",
-        source_line="line",
-        surface=pl.lit(surfaces.EXAMPLE),
-        counts_basis=pl.lit("logged"),
-        ts_basis=pl.lit("none"),
-        request_id=_unnamed(context),
-        run_key=pl.lit(0, pl.Int64),
-    )
 
 
 def _statistics(

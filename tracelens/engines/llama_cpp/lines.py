@@ -22,6 +22,8 @@ NEEDLES: tuple[bytes, ...] = (
     b"common_",
     b": loading model '",
     b", xtc_threshold = ",
+    b" seconds, speed: ",
+    b"n_draft   = ",
     b"n_drafted = ",
     b"n_accept  = ",
 )
@@ -95,6 +97,8 @@ def parse(frame: pl.DataFrame) -> Parsed:
     own = slots.filter(slotted).with_columns(pl.col("slot", "task").cast(pl.Int64))
     bare = slots.filter(~slotted).with_columns(pl.col("slot", "task").cast(pl.Int64), rest=pl.col("message"))
     _rounds(own, parsed)
+    # Round lines are most of a traced log, and nothing else begins as they do.
+    own = own.filter(~pl.col("rest").str.starts_with("accepted "))
     _keyed(own, _TASK, TASK, parsed)
     _keyed(own, _DRAFT, DRAFTING, parsed)
     header = own.filter((pl.col("rest") == "") & pl.col("message").str.contains("print_timing", literal=True))
@@ -269,12 +273,20 @@ def _starts(bare: pl.DataFrame, parsed: Parsed) -> None:
 
 
 def _examples(bare: pl.DataFrame, parsed: Parsed) -> None:
-    """`n_drafted = 132` and `n_accept  = 47` of llama-speculative and llama-speculative-simple."""
-    groups = (
-        bare["message"].str.extract_groups(r"^(?P<kind>n_drafted|n_accept)\s+= (?P<count>\d{1,12})$").struct.unnest()
+    """Counts and the time of the example programs; see `tracelens.engines.llama_cpp.examples`."""
+    message = bare["message"]
+    counts = message.str.extract_groups(
+        r"^(?P<kind>n_draft|n_drafted|n_accept)\s+= (?P<count>\d{1,12})$"
+    ).struct.unnest()
+    times = message.str.extract_groups(
+        r"^(?:decoded|generated)\s+(?P<tokens>\d{1,12}) tokens in\s+(?P<seconds>\d{1,9}\.\d+) seconds, speed: "
+    ).struct.unnest()
+    found = pl.concat([bare.select(_BASE), counts, times], how="horizontal").with_columns(
+        kind=pl.coalesce("kind", pl.when(pl.col("tokens").is_not_null()).then(pl.lit("decoded"))),
+        count=pl.coalesce("count", "tokens").cast(pl.Int64),
+        seconds=pl.col("seconds").cast(pl.Float64),
     )
-    found = pl.concat([bare.select(_BASE), groups], how="horizontal").filter(pl.col("kind").is_not_null())
-    _add(parsed, EXAMPLE, found.with_columns(pl.col("count").cast(pl.Int64)))
+    _add(parsed, EXAMPLE, found.filter(pl.col("kind").is_not_null()).drop("tokens"))
 
 
 def once(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:

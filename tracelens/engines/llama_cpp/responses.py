@@ -25,7 +25,7 @@ _SCHEMA: Mapping[str, Any] = {
     "closes": pl.Boolean, "id": pl.String, "request_id": pl.String, "task_type": pl.String, "model": pl.String,
     "temperature": pl.Float64, "top_p": pl.Float64, "prompt_n": pl.Int64, "prompt_tokens": pl.Int64,
     "cached_tokens": pl.Int64, "output_tokens": pl.Int64, "drafted": pl.Int64, "accepted": pl.Int64,
-    "emitted": pl.Int64, "ttft_us": pl.Int64, "decode_us": pl.Int64, "finish_reason": pl.String,
+    "rounds": pl.Int64, "emitted": pl.Int64, "ttft_us": pl.Int64, "decode_us": pl.Int64, "finish_reason": pl.String,
     "counts_basis": pl.String,
 }  # fmt: skip
 _SLOT_SCHEMA: Mapping[str, Any] = {
@@ -127,6 +127,8 @@ def _request(timings: Mapping[str, Any], outer: Sequence[Mapping[str, Any]]) -> 
         "cached_tokens": cached,
         "drafted": drafted,
         "accepted": accepted,
+        # mlx-vlm took the object over and added its rounds.
+        "rounds": _optional(timings, "draft_rounds") if drafted is not None else None,
         # Both are left out where nothing was drafted: that is not told from a server without speculation.
         "emitted": after_first(output) if drafted is not None else None,
         "counts_basis": "logged" if drafted is not None else None,
@@ -190,7 +192,7 @@ def requests(chunks: pl.DataFrame) -> pl.DataFrame:
         so_far.append(row)
     rows = [group[-1] | _rounds(group) for group in (*done, *open_.values())]
     rows.sort(key=lambda row: int(row["line"]))
-    schema = {**_SCHEMA, "rounds": pl.Int64, "accepted_hist": pl.List(pl.Int64)}
+    schema = {**_SCHEMA, "accepted_hist": pl.List(pl.Int64)}
     return pl.DataFrame({c: [row.get(c) for row in rows] for c in schema}, schema=schema)
 
 

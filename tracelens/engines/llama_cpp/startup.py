@@ -8,9 +8,9 @@ from typing import Any
 import polars as pl
 
 _SCHEMA: Mapping[str, Any] = {
-    "run_key": pl.Int64, "first_line": pl.Int64, "stream": pl.String, "child": pl.String, "engine_version": pl.String,
-    "model": pl.String, "draft_model": pl.String, "method": pl.String, "num_speculative_tokens": pl.Int32,
-    "role": pl.String, "forced_acceptance": pl.Boolean,
+    "run_key": pl.Int64, "first_line": pl.Int64, "stamp": pl.String, "stream": pl.String, "child": pl.String,
+    "engine_version": pl.String, "model": pl.String, "draft_model": pl.String, "method": pl.String,
+    "num_speculative_tokens": pl.Int32, "role": pl.String, "forced_acceptance": pl.Boolean,
     "config": pl.List(pl.Struct({"key": pl.String, "value": pl.String})),
 }  # fmt: skip
 # The longest draft of a drafter, by the key that its own line has: draft models and n-gram maps, simple n-gram, cache.
@@ -20,7 +20,7 @@ _KEPT = ("n_min", "p_min", "size_n", "n_match", "min_hits")
 
 
 def runs(starts: pl.DataFrame) -> tuple[pl.DataFrame, dict[tuple[int, str], int]]:
-    """One row a start, and K by run and drafter.
+    """One row a start (`stamp` is that of its first line), and K by run and drafter.
 
     The build's line comes first in a start, then the model's, then the rest; level 3 prints no build.
     """
@@ -34,6 +34,7 @@ def runs(starts: pl.DataFrame) -> tuple[pl.DataFrame, dict[tuple[int, str], int]
             run = {
                 "run_key": len(rows) + 1,
                 "first_line": line["line"],
+                "stamp": line["stamp"],
                 "stream": line["stream"],
                 "child": line["child"],
             }
@@ -78,7 +79,7 @@ def _finished(run: Mapping[str, Any], longest: dict[tuple[int, str], int]) -> di
     speculative = bool(names) or "draft_model" in run or "synthetic" in run
     build = run.get("build")
     return {
-        **{c: run.get(c) for c in ("run_key", "first_line", "stream", "child", "model", "draft_model")},
+        **{c: run.get(c) for c in ("run_key", "first_line", "stamp", "stream", "child", "model", "draft_model")},
         "engine_version": f"b{build}" if build and build.strip("0") else None,
         "method": ",".join(names) or None,
         # Several drafters are tried in turn, each with a K of its own.

@@ -6,7 +6,7 @@ from tracelens.engines.base import Surface
 
 REQUEST, ROUND, DRAFTING = "llama.request_block", "llama.round_line", "llama.drafting"
 STATISTICS, START, TASK = "llama.statistics", "llama.start", "llama.task"
-EXAMPLE, TIMINGS, SLOTS = "llama.example", "llama.timings", "llama.slots"
+EXAMPLE, TIMINGS, SLOTS, METRICS = "llama.example", "llama.timings", "llama.slots", "llama.metrics"
 
 _REQUEST_FIGURES = ("draft_accept_ratio", "tpot_ms", "ttft_ms", "speedup_tpot")
 _ROUND_FIGURES = (
@@ -15,6 +15,13 @@ _ROUND_FIGURES = (
 )  # fmt: skip
 
 SURFACES = (
+    Surface(
+        METRICS,
+        "Prometheus counters of /metrics (between two scrapes)",
+        "acceptance 2026-08 and later (#26389)",
+        ("draft_accept_ratio", "hazard", "survival", "tau_verified", "rollback_len", "near_k_round_share", "running"),
+        "--metrics: keep what /metrics says every few seconds (with a `date` line before each)",
+    ),
     Surface(
         REQUEST,
         "Request block (`eval time`, `draft acceptance`)",
@@ -57,7 +64,7 @@ SURFACES = (
         EXAMPLE,
         "llama-speculative's counts",
         "2023-08 and later",
-        ("draft_accept_ratio",),
+        ("draft_accept_ratio", "tpot_ms"),
         "printed at the end of the example program",
     ),
     Surface(

@@ -1,4 +1,7 @@
-"""TensorRT-LLM, PyTorch and C++ backends, 2025-04 to 2026-09: iteration stats, `print_iter_log`, request metrics."""
+"""TensorRT-LLM, PyTorch and C++ backends, 2025-04 to 2026-09.
+
+Iteration stats, `print_iter_log`, request metrics with their steps, responses, Prometheus metrics, `trtllm-bench`.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,16 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from tracelens.engines import rows
 from tracelens.engines.base import Context, JsonRecord, Parsed, Reject, Surface, Tables
-from tracelens.engines.tensorrt_llm import perf, steps
+from tracelens.engines.stacking import stacked
+from tracelens.engines.tensorrt_llm import bench, metrics, perf, request_steps, steps
 from tracelens.engines.units import BrokenError
 
 __all__ = ["ENGINE"]
 
 _KEYS: tuple[bytes, ...] = (steps.STATS_KEY, *perf.KEYS)
-SURFACES = (
+RECORDS = (
     Surface(
         steps.STATS,
         "iteration stats (one step)",
@@ -29,6 +34,13 @@ SURFACES = (
         "2025-04-2026",
         ("step_ms", "running"),
         "print_iter_log: true in the LLM API options",
+    ),
+    Surface(
+        request_steps.STEPS,
+        "steps of perf_metrics-*.jsonl (one step)",
+        "2025-10-2026",
+        ("step_ms", "running"),
+        "return_perf_metrics: true and perf_metrics_output_dir: DIR",
     ),
     Surface(
         perf.PERF,
@@ -45,6 +57,13 @@ SURFACES = (
         "per_request_spec_decode_stats: true, and log the responses",
     ),
 )
+SURFACES = (*metrics.SURFACES, *bench.SURFACES, *RECORDS)
+_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
+    steps.STATS: steps.STATS_SCHEMA,
+    perf.PERF: perf.SCHEMA,
+    perf.RESPONSE: perf.SCHEMA,
+    **{s.name: bench.schema(s.name) for s in bench.SURFACES},
+}
 
 
 class TensorRTLLM:
@@ -54,7 +73,8 @@ class TensorRTLLM:
     surfaces: Sequence[Surface] = SURFACES
     # The keys again: GET /metrics and /perf_metrics give an array a poll, and a log of polls has one a line.
     needles: Sequence[bytes] = (steps.LOG_NEEDLE, *_KEYS)
-    json_keys: Sequence[bytes] = _KEYS
+    json_keys: Sequence[bytes] = (*_KEYS, *bench.KEYS)
+    metric_prefixes: Sequence[str] = metrics.PREFIXES
 
     def lines(self, frame: pl.DataFrame) -> Parsed:
         """Lines of `print_iter_log`, and arrays of records."""
@@ -71,54 +91,77 @@ class TensorRTLLM:
                 continue
             listed += [JsonRecord(line, offset, stamp, stream, v) for v in values if isinstance(v, dict)]
         parsed.merge(self.records(listed))
-        rows, rejects = steps.log_rows(frame.filter(~arrays))
-        parsed.add(steps.LOG, rows)
+        logged, rejects = steps.log_rows(frame.filter(~arrays))
+        parsed.add(steps.LOG, logged)
         parsed.rejects.extend(rejects)
-        parsed.claimed += rows.height
+        parsed.claimed += logged.height
         return parsed
 
     def records(self, records: Sequence[JsonRecord]) -> Parsed:
-        """Iterations and finished requests."""
+        """Iterations, finished requests with their steps, and results of benchmarks."""
         parsed = Parsed()
-        rows: dict[str, list[dict[str, Any]]] = {}
+        made: dict[str, list[dict[str, Any]]] = {}
+        timed = []
         for entry in records:
-            found = list(_rows(entry))
+            found = list(_rows(entry, parsed.rejects))
             parsed.claimed += bool(found)
             for surface, row in found:
                 if isinstance(row, BrokenError):
                     parsed.rejects.append(Reject(entry.line, str(row), surface, entry.offset))
-                else:
-                    rows.setdefault(surface, []).append(row)
-        for surface, made in rows.items():
-            schema = steps.STATS_SCHEMA if surface == steps.STATS else perf.SCHEMA
-            parsed.add(surface, pl.DataFrame({c: [r.get(c) for r in made] for c in schema}, schema=schema))
+                    continue
+                made.setdefault(surface, []).append(row)
+                record = perf.record_of(entry.value) if surface == perf.PERF else None
+                if record is not None:
+                    timed.append((entry, record, perf.drafts(record, row)))
+        for surface, listed in made.items():
+            parsed.add(surface, rows.frame(listed, _SCHEMAS[surface]))
+        parsed.add(request_steps.STEPS, request_steps.frame(timed))
         return parsed
+
+    def metrics(self, frame: pl.DataFrame) -> Parsed:
+        """Prometheus samples; see `tracelens.engines.tensorrt_llm.metrics`."""
+        return metrics.parse(frame)
 
     def assemble(self, frames: Mapping[str, Sequence[pl.DataFrame]], context: Context) -> Tables:
         """Canonical rows of one source."""
-        tables = Tables()
-        whole = {s: pl.concat(parts).sort("line", maintain_order=True) for s, parts in frames.items() if parts}
-        for s, frame in whole.items():
-            found = context.resolve(frame.select("stamp", "inner")).select("ts", "ts_basis")
-            whole[s] = pl.concat([frame, found], how="horizontal")
-        windows = [
-            build(whole[s])
-            for s, build in ((steps.STATS, steps.stats_windows), (steps.LOG, steps.log_windows))
-            if s in whole
-        ]
-        requests = [perf.requests(s, whole[s], context.source_id) for s in (perf.PERF, perf.RESPONSE) if s in whole]
-        tables.windows, tables.requests = _joined(windows), _joined(requests)
-        return tables
+        whole = rows.whole(frames, (*RECORDS, *bench.SURFACES), context)
+        parts = [_recorded(whole, context)]
+        if any(s.name in whole for s in bench.SURFACES):
+            parts.append(bench.assemble(whole, context))
+        if frames.get(metrics.METRICS):
+            parts.append(metrics.assemble(pl.concat(frames[metrics.METRICS]), context))
+        return stacked(parts)
 
 
-def _rows(entry: JsonRecord) -> Iterator[tuple[str, dict[str, Any] | BrokenError]]:
-    if not steps.is_stats(entry.value):
-        yield from perf.rows_of(entry, entry.value)
+def _recorded(whole: Mapping[str, pl.DataFrame], context: Context) -> Tables:
+    """Windows of iterations and steps, and requests."""
+    tables = Tables()
+    builders = (
+        (steps.STATS, steps.stats_windows),
+        (steps.LOG, steps.log_windows),
+        (request_steps.STEPS, request_steps.windows),
+    )
+    windows = [build(whole[s]) for s, build in builders if s in whole]
+    if steps.STATS in whole:
+        tables.rejects += steps.lost(whole[steps.STATS])
+    requests = [perf.requests(s, whole[s], context.source_id) for s in (perf.PERF, perf.RESPONSE) if s in whole]
+    tables.windows, tables.requests = _joined(windows), _joined(requests)
+    return tables
+
+
+def _rows(entry: JsonRecord, rejects: list[Reject]) -> Iterator[tuple[str, dict[str, Any] | BrokenError]]:
+    value = entry.value
+    surface = steps.STATS if steps.is_stats(value) else bench.surface_of(value)
+    if surface is None:
+        yield from perf.rows_of(entry, value)
         return
     try:
-        yield steps.STATS, steps.stats_row(entry, entry.value)
+        if surface == steps.STATS:
+            yield surface, steps.stats_row(entry, value)
+        else:
+            yield surface, bench.row(entry, surface, rejects) | rows.place(entry)
     except BrokenError as fault:
-        yield steps.STATS, fault
+        yield surface, fault
 
 
 def _joined(parts: Sequence[pl.DataFrame]) -> pl.DataFrame | None:

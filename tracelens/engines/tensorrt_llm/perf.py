@@ -1,4 +1,7 @@
-"""TensorRT-LLM's finished requests: `perf_metrics-*.jsonl` (`GET /perf_metrics`) and responses with acceptance."""
+"""TensorRT-LLM's finished requests: `perf_metrics-*.jsonl` (`GET /perf_metrics`) and responses with acceptance.
+
+The steps that a record lists beside its request (`step_metrics`) are `tracelens.engines.tensorrt_llm.request_steps`.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +33,9 @@ SCHEMA: dict[str, Any] = {
 def rows_of(entry: JsonRecord, value: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any] | BrokenError]]:
     """(surface, row or what is wrong with it) of the requests in a record; none when it is not one of these."""
     found: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = []
-    # Disaggregated serving wraps both servers' records; the decoding one has the rounds, on a clock of its own.
-    for record in (value, value.get("gen_perf_metrics"), value.get("ctx_perf_metrics")):
-        if isinstance(record, dict) and isinstance(record.get("perf_metrics"), dict):
-            found.append((PERF, record, value))
-            break
+    record = record_of(value)
+    if record is not None:
+        found.append((PERF, record, value))
     choices = value.get("choices")
     for choice in choices if isinstance(choices, list) and not found else ():
         spec = choice.get("speculative_decoding") if isinstance(choice, dict) else None
@@ -51,6 +52,17 @@ def rows_of(entry: JsonRecord, value: Mapping[str, Any]) -> Iterator[tuple[str, 
         yield surface, row | {"line": entry.line, "offset": entry.offset, "stamp": entry.stamp, "stream": entry.stream}
 
 
+def record_of(value: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The record of a finished request, or None.
+
+    Disaggregated serving wraps both servers' records; the decoding one has the rounds, on a clock of its own.
+    """
+    for record in (value, value.get("gen_perf_metrics"), value.get("ctx_perf_metrics")):
+        if isinstance(record, dict) and isinstance(record.get("perf_metrics"), dict):
+            return record
+    return None
+
+
 def _perf(record: Mapping[str, Any]) -> dict[str, Any]:
     metrics = record["perf_metrics"]
     timing = metrics.get("timing_metrics")
@@ -63,9 +75,17 @@ def _perf(record: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(spec, dict) and spec.get("total_draft_tokens"):
         row |= _counts(spec)
         row |= _rounds(row)
-    else:
+    elif spec is None:
         row["target_us"] = _forward_us(record)
     return row
+
+
+def drafts(record: Mapping[str, Any], row: Mapping[str, Any]) -> bool | None:
+    """Whether the request drafted in each of its steps (true), in none (false), or is not known to (None)."""
+    if row.get("rounds"):
+        return True
+    # Left out since #17082 where nothing was drafted; a block of zeros was written before it, whatever was drafted.
+    return False if record["perf_metrics"].get("speculative_decoding") is None else None
 
 
 def _rounds(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,7 +118,8 @@ def _forward_us(record: Mapping[str, Any]) -> int | None:
     """GPU time of the target's passes by `step_metrics`, of a request that drafted nothing.
 
     With drafts the same figure is draft and verify in one (one-model drafters run inside the forward), so it is
-    neither. Host stamps of the steps have another origin than the request's and are not read.
+    neither; a block of zeros does not say that there were none. Host stamps of the steps have another origin than the
+    request's and are not read.
     """
     steps = record.get("time_breakdown_metrics")
     steps = steps.get("step_metrics") if isinstance(steps, dict) else None

@@ -24,10 +24,11 @@ WARM_UP = 5
 
 STATS_SCHEMA: dict[str, Any] = {
     "line": pl.Int64, "offset": pl.Int64, "stamp": pl.String, "inner": pl.String, "stream": pl.String,
-    "iter": pl.Int64, "rank": pl.Int64, "latency_ms": pl.Float64, "host_ms": pl.Float64, "device_ms": pl.Float64,
-    "draft_ms": pl.Float64, "scheduled": pl.Int64, "context": pl.Int64, "generation": pl.Int64, "running": pl.Int64,
-    "waiting": pl.Int64, "prompt_tokens": pl.Int64, "usage": pl.Float64, "drafted": pl.Int64, "accepted": pl.Int64,
-    "rounds": pl.Int64, "rounds_basis": pl.String, "plain_steps": pl.Int64,
+    "iter": pl.Int64, "rank": pl.Int64, "sequence": pl.Int64, "latency_ms": pl.Float64, "host_ms": pl.Float64,
+    "device_ms": pl.Float64, "forward_ms": pl.Float64, "draft_ms": pl.Float64, "scheduled": pl.Int64,
+    "context": pl.Int64, "generation": pl.Int64, "running": pl.Int64, "waiting": pl.Int64, "prompt_tokens": pl.Int64,
+    "usage": pl.Float64, "drafted": pl.Int64, "accepted": pl.Int64, "rounds": pl.Int64, "rounds_basis": pl.String,
+    "plain_steps": pl.Int64,
 }  # fmt: skip
 
 # Four forms since spring 2025: `elapsed_time` became `host_step_time` and `prev_device_step_time`, fields came and
@@ -65,9 +66,11 @@ def stats_row(entry: JsonRecord, value: Mapping[str, Any]) -> dict[str, Any]:
         "inner": iso(value.get("timestamp")),
         "iter": _count(value, "iter"),
         "rank": _count(value, "attentionDpRank"),
+        "sequence": _count(value, "statsSequence"),
         "latency_ms": _ms(value, "iterLatencyMS"),
         "host_ms": _ms(value, "hostStepTimeMS"),
         "device_ms": _ms(value, "prevDeviceStepTimeMS"),
+        "forward_ms": _ms(value, "gpuForwardTimeMS"),
         "scheduled": _count(batch, "numScheduledRequests"),
         "context": _count(batch, "numContextRequests"),
         "generation": _count(batch, "numGenRequests"),
@@ -157,6 +160,18 @@ def with_step(rows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     return rows.with_columns(step_us=(pl.when(step > 0).then(step) * 1000).round().cast(pl.Int64, strict=False))
 
 
+def lost(rows: pl.DataFrame) -> list[Reject]:
+    """One reject a stream whose numbers have gaps (`statsSequence`): its records were dropped before they were read."""
+    numbered = rows.filter(pl.col("sequence").is_not_null()).sort("line", maintain_order=True)
+    gap = pl.col("sequence").diff().over("stream", mapping_strategy="group_to_rows") - 1
+    found = numbered.with_columns(_gap=gap).filter(pl.col("_gap") > 0)
+    found = found.group_by("stream", maintain_order=True).agg(pl.col("line", "offset").first(), pl.col("_gap").sum())
+    return [
+        Reject(line, f"{gap} iterations were dropped before they were polled: poll more often", STATS, offset)
+        for line, offset, gap in found.select("line", "offset", "_gap").iter_rows()
+    ]
+
+
 def stats_windows(rows: pl.DataFrame) -> pl.DataFrame:
     """One window a recorded iteration."""
     # Under attention DP one iteration is written once a rank, with rank 0's times and its specDecodingStats on each.
@@ -170,17 +185,25 @@ def stats_windows(rows: pl.DataFrame) -> pl.DataFrame:
     odd = lengths and not (rows["drafted"].drop_nulls() % max(int(lengths[0]), 1) == 0).all()
     k = int(lengths[0]) if len(lengths) == 1 and lengths[0] == int(lengths[0]) and not odd else None
     mixed = (pl.col("context").fill_null(0) > 0) | (pl.col("iter") < WARM_UP).fill_null(False)
-    draft = pl.when(~mixed).then(pl.col("draft_ms") * 1000).round().cast(pl.Int64, strict=False)
-    return rows.with_columns(draft_us=draft).select(
-        "rounds", "rounds_basis", "plain_steps", "drafted", "accepted", "draft_us", "step_us", "prompt_tokens",
-        "running", "waiting", "ts_basis",
+    # The record's own forward: the target's alone where nothing drafts, or where a draft model ran outside of it and
+    # was timed; one-model drafters run inside of it. It belongs to this iteration, without the shift.
+    alone = (pl.col("drafted") == 0) | pl.col("draft_ms").is_not_null()
+    forward = pl.when(alone & (pl.col("scheduled") > 0) & (pl.col("forward_ms") > 0)).then("forward_ms")
+    times = {
+        name: pl.when(~mixed).then(ms * 1000).round().cast(pl.Int64, strict=False)
+        for name, ms in (("draft_us", pl.col("draft_ms")), ("target_us", forward))
+    }
+    timed = pl.any_horizontal(pl.col("step_us", "draft_us", "target_us").is_not_null())
+    return rows.with_columns(**times).select(
+        "rounds", "rounds_basis", "plain_steps", "drafted", "accepted", "draft_us", "target_us", "step_us",
+        "prompt_tokens", "running", "waiting", "ts_basis",
         source_line="line",
         surface=pl.lit(STATS),
         replica=pl.col("rank").cast(pl.String),
         ts_end="ts",
         steps=pl.lit(1, pl.Int64),
         counts_basis=pl.when(pl.col("drafted").is_not_null()).then(pl.lit("logged")),
-        time_basis=pl.when(pl.any_horizontal(pl.col("step_us", "draft_us").is_not_null())).then(pl.lit("sum")),
+        time_basis=pl.when(timed).then(pl.lit("sum")),
         num_speculative_tokens=pl.when(pl.col("drafted") > 0).then(pl.lit(k, pl.Int32)),
         kv_cache_usage="usage",
     )  # fmt: skip

@@ -1,0 +1,66 @@
+"""What readers of few and small records share: rows as frames, their place in the source, their time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from tracelens.engines.base import Context, JsonRecord, Surface
+
+# Where a record stands. A frame that a reader keeps begins with these columns.
+PLACE: Mapping[str, Any] = {
+    "line": pl.Int64, "offset": pl.Int64, "stamp": pl.String, "inner": pl.String, "stream": pl.String,
+}  # fmt: skip
+
+
+def place(record: JsonRecord) -> dict[str, Any]:
+    """The columns of `PLACE` that the record knows; its own stamp (`inner`) is its reader's affair."""
+    return {"line": record.line, "offset": record.offset, "stamp": record.stamp, "stream": record.stream}
+
+
+def frame(rows: Sequence[Mapping[str, Any]], schema: Mapping[str, Any]) -> pl.DataFrame:
+    """Rows as a frame with the columns of the schema; what a row lacks is null, what it has besides is left."""
+    return pl.DataFrame({c: [row.get(c) for row in rows] for c in schema}, schema=dict(schema))
+
+
+def whole(
+    frames: Mapping[str, Sequence[pl.DataFrame]], surfaces: Sequence[Surface], context: Context
+) -> dict[str, pl.DataFrame]:
+    """The frames of each of an engine's surfaces as one, in the order of lines, with `ts` and `ts_basis`.
+
+    All of them are timed together: the year of one line follows from its neighbours' of any kind.
+    """
+    found = {
+        s.name: pl.concat(frames[s.name], how="diagonal_relaxed").sort("line", maintain_order=True)
+        for s in surfaces
+        if frames.get(s.name)
+    }
+    if not found:
+        return {}
+    marks = pl.concat([
+        f.select("line", "stamp", "inner", surface=pl.lit(s), row=pl.int_range(pl.len())) for s, f in found.items()
+    ]).sort("line", maintain_order=True)  # fmt: skip
+    times = context.resolve(marks.select("stamp", "inner")).select("ts", "ts_basis")
+    marks = pl.concat([marks.select("surface", "row"), times], how="horizontal").sort("row", maintain_order=True)
+    return {
+        s: pl.concat([f, marks.filter(pl.col("surface") == s).select("ts", "ts_basis")], how="horizontal")
+        for s, f in found.items()
+    }
+
+
+def unnamed(context: Context) -> pl.Expr:
+    """The id of a request whose record has none."""
+    return pl.format("{}#{}", pl.lit(context.source_id), "line")
+
+
+def once(lines: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    """Lines without repeats: the same text with the same stamp of its own. Lines without a stamp are kept.
+
+    Args:
+        lines: `inner`, `hash` (of the text) and `stream`.
+        keys: further columns that tell records apart.
+    """
+    stamped = pl.col("inner").is_not_null()
+    return lines.filter(~stamped | pl.struct("stream", "inner", "hash", *keys).is_first_distinct())
