@@ -11,6 +11,8 @@
 --                           the same class); NULL where a bucket that one side logs is not logged on the other
 --   baseline_class_share    share of the rounds compared with their own class of traffic in a run without speculation;
 --                           the others meet all classes of that run together
+--   baseline_lacks, baseline_alone_has  {model, batch_size, context_len}: share of the rounds compared with a run that
+--                           tell it while that run does not, and the other way round: such a column is no key
 --   baseline_relvar, baseline_units  relative variance of baseline_ms as a measurement; effective number of its units
 --   baseline_tpot_ms        TPOT without speculation (value, or the run's, weighted by the stratum's own mix)
 --   baseline_tpot_basis, baseline_tpot_relvar, baseline_tpot_units, baseline_tpot_matched_share,
@@ -19,7 +21,8 @@
 --                           compares with
 -- Basis: by part, the first of the ladder that the lake holds; engines and models never lend to each other, but an
 -- unknown model may be the same. Classes of traffic (task_type) meet their own; the total weighs them as speculation
--- ran them. Steps with prefill are left out. Units: runs from three on in a part, else requests.
+-- ran them. What neither side logs (model, batch, context, class) is equal on both; what only one side logs is no key.
+-- Steps with prefill are left out. Units: runs from three on in a part, else requests.
 with setting as (
   select try_cast(getvariable('baseline_ms') as double) as ms, getvariable('baseline_run')::varchar as run
 ), all_units as materialized (
@@ -48,7 +51,8 @@ with setting as (
                            else p.engine end as engine)
   from plain_units p, setting s
 ), cells as materialized (
-  -- Without a class (traffic IS NULL) a cell holds all classes.
+  -- Without a class (traffic IS NULL) a cell holds all classes, with any_model all models, and so on. A NULL that is
+  -- none of these is a value that nobody logged, and meets its like.
   select row_number() over () as cell, *
   from (select engine, model, traffic, batch_bucket, context_bucket, grouping(model) as any_model,
                grouping(batch_bucket) as any_batch, grouping(context_bucket) as any_context,
@@ -58,9 +62,13 @@ with setting as (
         from plain
         group by grouping sets ((engine, traffic, model, batch_bucket, context_bucket),
                                 (engine, traffic, model, batch_bucket), (engine, traffic, model, context_bucket),
-                                (engine, traffic, model), (engine, traffic),
+                                (engine, traffic, model),
+                                (engine, traffic, batch_bucket, context_bucket), (engine, traffic, batch_bucket),
+                                (engine, traffic, context_bucket), (engine, traffic),
                                 (engine, model, batch_bucket, context_bucket), (engine, model, batch_bucket),
-                                (engine, model, context_bucket), (engine, model), (engine)))
+                                (engine, model, context_bucket), (engine, model),
+                                (engine, batch_bucket, context_bucket), (engine, batch_bucket),
+                                (engine, context_bucket), (engine)))
 ), known as (
   select engine, count(model) > 0 as model, count(batch_bucket) filter (step is not null) > 0 as batch,
          count(context_bucket) filter (step is not null) > 0 as context
@@ -81,70 +89,79 @@ with setting as (
   select stratum, is_total, sum(all_rounds) as all_rounds, sum(timed_rounds) as timed_rounds, sum(tokens) as tokens
   from mix
   group by stratum, is_total
+), placed as (
+  -- Where either side does not know its model (any_model = 1), it may be any that the engine ran.
+  select m.*, k.engine as base_engine, (m.part is null or not k.model)::integer as any_model,
+         case when any_model = 0 then m.part end as base_model,
+         m.batch_bucket is not null and k.batch as is_batch_key,
+         m.context_bucket is not null and k.context as is_context_key,
+         (m.batch_bucket is not null) <> k.batch as is_batch_one_sided,
+         {'model': m.part is not null and not k.model, 'batch_size': m.batch_bucket is not null and not k.batch,
+          'context_len': m.context_bucket is not null and not k.context} as lacks,
+         {'model': m.part is null and k.model, 'batch_size': m.batch_bucket is null and k.batch,
+          'context_len': m.context_bucket is null and k.context} as alone_has
+  from mix m
+  left join known k on k.engine in (m.engine, '*')
 ), classed as materialized (
   -- A class that the baseline has is compared with it alone; any other with the whole (step_traffic or tpot_traffic
   -- is NULL).
-  select m.*, k.engine as base_engine, k.batch as knows_batch, k.context as knows_context,
-         m.part is null or not k.model as is_last,
-         case when c.step_ms is not null then m.traffic end as step_traffic,
+  select m.*, case when c.step_ms is not null then m.traffic end as step_traffic,
          case when c.tpot_ms is not null then m.traffic end as tpot_traffic
-  from mix m
-  left join known k on k.engine in (m.engine, '*')
+  from placed m
   left join cells c
-    on c.engine = k.engine and c.traffic = m.traffic and c.any_batch + c.any_context = 2
-       and c.any_model = (m.part is null or not k.model)::integer and (c.any_model = 1 or c.model = m.part)
+    on c.engine = m.base_engine and c.traffic = m.traffic and c.any_batch + c.any_context = 2
+       and c.any_model = m.any_model and c.model is not distinct from m.base_model
 ), matched as materialized (
   -- From all keys to fewer; a bucket that only one side logs is no key.
   select m.stratum, m.is_total, m.traffic, m.engine, m.model, m.part, m.batch_bucket, m.context_bucket, step_traffic,
-         tpot_traffic,
+         tpot_traffic, lacks, alone_has,
          -- Costs are compared with the baseline of the rounds that were timed; without times, of all.
          coalesce(case when s.timed_rounds > 0 then m.timed_rounds when s.all_rounds > 0 then m.all_rounds else 1
                   end, 0) as rounds,
          coalesce(case when s.tokens > 0 then m.tokens else 1 end, 0) as tokens,
          case when full_key.step_ms is not null then true
-              when m.batch_bucket is not null and knows_batch
-              then batch.step_ms is not null and (m.context_bucket is null or not knows_context)
-              when coalesce(m.batch_bucket, m.context_bucket) is null and not knows_batch and not knows_context
-              then true
+              when is_batch_key then batch.step_ms is not null and not is_context_key
+              when is_context_key and not is_batch_one_sided then false
          end as is_full,
-         case when is_last then step_any.cell end as last_step_cell,
-         case when is_last then tpot_any.cell end as last_tpot_cell,
+         full_key.step_ms is not null as is_alike,
          coalesce(case when full_key.step_ms is not null then full_key.cell end,
                   case when batch.step_ms is not null then batch.cell end,
-                  case when step_model.step_ms is not null then step_model.cell end, last_step_cell) as step_cell,
-         coalesce(case when context.tpot_ms is not null then context.cell end,
-                  case when tpot_model.tpot_ms is not null then tpot_model.cell end, last_tpot_cell) as tpot_cell,
-         coalesce(full_key.step_ms, batch.step_ms, step_model.step_ms, case when is_last then step_any.step_ms end)
-           as step_ms,
-         coalesce(context.tpot_ms, tpot_model.tpot_ms, case when is_last then tpot_any.tpot_ms end) as tpot_ms
+                  case when not is_batch_key and context.step_ms is not null then context.cell end,
+                  case when every_step.step_ms is not null then every_step.cell end) as step_cell,
+         coalesce(case when tpot_context.tpot_ms is not null then tpot_context.cell end,
+                  case when every_tpot.tpot_ms is not null then every_tpot.cell end) as tpot_cell,
+         coalesce(full_key.step_ms, batch.step_ms, case when not is_batch_key then context.step_ms end,
+                  every_step.step_ms) as step_ms,
+         coalesce(tpot_context.tpot_ms, every_tpot.tpot_ms) as tpot_ms
   from classed m
   join sizes s on s.stratum is not distinct from m.stratum and s.is_total = m.is_total
   left join cells full_key
-    on full_key.any_model + full_key.any_batch + full_key.any_context = 0 and full_key.engine = m.base_engine
-       and full_key.model = m.part and full_key.traffic is not distinct from m.step_traffic
-       and full_key.batch_bucket = m.batch_bucket and full_key.context_bucket = m.context_bucket
+    on full_key.any_batch + full_key.any_context = 0 and full_key.engine = m.base_engine
+       and full_key.any_model = m.any_model and full_key.model is not distinct from m.base_model
+       and full_key.traffic is not distinct from m.step_traffic
+       and full_key.batch_bucket is not distinct from m.batch_bucket
+       and full_key.context_bucket is not distinct from m.context_bucket
   left join cells batch
-    on batch.any_model + batch.any_batch = 0 and batch.any_context = 1 and batch.engine = m.base_engine
-       and batch.model = m.part and batch.traffic is not distinct from m.step_traffic
-       and batch.batch_bucket = m.batch_bucket
+    on batch.any_batch = 0 and batch.any_context = 1 and batch.engine = m.base_engine
+       and batch.any_model = m.any_model and batch.model is not distinct from m.base_model
+       and batch.traffic is not distinct from m.step_traffic and batch.batch_bucket = m.batch_bucket
   left join cells context
-    on context.any_model + context.any_context = 0 and context.any_batch = 1 and context.engine = m.base_engine
-       and context.model = m.part and context.traffic is not distinct from m.tpot_traffic
-       and context.context_bucket = m.context_bucket
-  left join cells step_model
-    on step_model.any_model = 0 and step_model.any_batch + step_model.any_context = 2
-       and step_model.engine = m.base_engine and step_model.model = m.part
-       and step_model.traffic is not distinct from m.step_traffic
-  left join cells tpot_model
-    on tpot_model.any_model = 0 and tpot_model.any_batch + tpot_model.any_context = 2
-       and tpot_model.engine = m.base_engine and tpot_model.model = m.part
-       and tpot_model.traffic is not distinct from m.tpot_traffic
-  left join cells step_any
-    on step_any.any_model = 1 and step_any.engine = m.base_engine
-       and step_any.traffic is not distinct from m.step_traffic
-  left join cells tpot_any
-    on tpot_any.any_model = 1 and tpot_any.engine = m.base_engine
-       and tpot_any.traffic is not distinct from m.tpot_traffic
+    on context.any_batch = 1 and context.any_context = 0 and context.engine = m.base_engine
+       and context.any_model = m.any_model and context.model is not distinct from m.base_model
+       and context.traffic is not distinct from m.step_traffic and context.context_bucket = m.context_bucket
+  left join cells every_step
+    on every_step.any_batch + every_step.any_context = 2 and every_step.engine = m.base_engine
+       and every_step.any_model = m.any_model and every_step.model is not distinct from m.base_model
+       and every_step.traffic is not distinct from m.step_traffic
+  left join cells tpot_context
+    on tpot_context.any_batch = 1 and tpot_context.any_context = 0 and tpot_context.engine = m.base_engine
+       and tpot_context.any_model = m.any_model and tpot_context.model is not distinct from m.base_model
+       and tpot_context.traffic is not distinct from m.tpot_traffic
+       and tpot_context.context_bucket is not distinct from m.context_bucket
+  left join cells every_tpot
+    on every_tpot.any_batch + every_tpot.any_context = 2 and every_tpot.engine = m.base_engine
+       and every_tpot.any_model = m.any_model and every_tpot.model is not distinct from m.base_model
+       and every_tpot.traffic is not distinct from m.tpot_traffic
 ), parts as (
   select stratum, is_total, engine, part, traffic, sum(rounds * step_ms) as step_known,
          sum(rounds * tpot_ms) / nullif(sum(rounds) filter (tpot_ms is not null), 0) as tpot_as_step_ms
@@ -260,6 +277,16 @@ with setting as (
            / nullif(sum(rounds) filter (basis in ('run_step', 'run_tpot')), 0) as class_share,
          coalesce(sum(tokens) filter (tpot_traffic is not null), 0)
            / nullif(sum(tokens) filter (tpot_ms is not null), 0) as tpot_class_share,
+         sum(rounds) filter (basis in ('run_step', 'run_tpot')) as by_run,
+         sum(rounds) filter (basis = 'run_step') as by_step,
+         {'model': sum(rounds) filter (basis in ('run_step', 'run_tpot') and lacks.model) / by_run,
+          'batch_size': sum(rounds) filter (basis = 'run_step' and lacks.batch_size) / by_step,
+          'context_len': sum(rounds) filter (basis = 'run_step' and lacks.context_len) / by_step} as lacking,
+         -- Rounds without a bucket that met steps without one lack nothing.
+         {'model': sum(rounds) filter (basis in ('run_step', 'run_tpot') and alone_has.model) / by_run,
+          'batch_size': sum(rounds) filter (basis = 'run_step' and alone_has.batch_size and not is_alike) / by_step,
+          'context_len': sum(rounds) filter (basis = 'run_step' and alone_has.context_len and not is_alike) / by_step}
+           as alone_having,
          bool_or(is_plain_own) as is_plain_own, max(tpot_ms) is not null as has_tpot,
          sum(tokens * tpot_ms) / nullif(sum(tokens) filter (tpot_ms is not null), 0) as tpot_ms,
          sum(tokens) filter (tpot_ms is not null) / nullif(sum(tokens), 0) as tpot_share,
@@ -271,7 +298,7 @@ with setting as (
 select case when c.is_total = 0 then c.stratum end as stratum, baseline_ms, basis as baseline_basis,
        case when basis is not null then matched_share end as baseline_matched_share,
        case when basis in ('run_step', 'mixed') then bucket_share end as baseline_bucket_share,
-       class_share as baseline_class_share,
+       class_share as baseline_class_share, lacking as baseline_lacks, alone_having as baseline_alone_has,
        case basis when 'run_step' then s.relvar when 'mixed' then s.relvar when 'run_tpot' then a.relvar
                   when 'plain_steps' then case when is_plain_own then o.relvar else y.relvar end end as baseline_relvar,
        case basis when 'run_step' then s.units when 'mixed' then s.units when 'run_tpot' then a.units

@@ -4,6 +4,7 @@
 --   at_risk           rounds whose first position - 1 drafts were accepted and that drafted this position
 --   reached           of those, rounds whose draft at this position was accepted too
 --   hazard            reached / at_risk; the target's own token is not counted
+--   hazard_sums       {m, y, x, yy, xy, xx} of it over groups of units, for its interval
 --   survival          product of the hazards up to here (Kaplan-Meier: right where draft lengths differ)
 --   log_survival_var  linearised variance of ln(survival) over independent units
 --   units             groups of units (at most 4096 buckets)
@@ -18,7 +19,8 @@ with shapes as (
   from shapes, unnest(range(1, drafted + 1)) as positions(position)
   group by stratum, is_total, bucket, position
 ), by_position as (
-  select stratum, is_total, position, coalesce(sum(at_risk), 0) as at_risk, sum(reached) as reached
+  select stratum, is_total, position, coalesce(sum(at_risk), 0) as at_risk, sum(reached) as reached,
+         ratio_sums(reached, at_risk) as hazard_sums
   from by_bucket
   group by stratum, is_total, position
 ), unit_counts as (
@@ -48,7 +50,7 @@ with shapes as (
   group by p.stratum, p.is_total, p.position
 ), hazards as (
   select p.stratum, p.is_total, p.position, p.at_risk, p.reached, p.reached / nullif(p.at_risk, 0) as hazard,
-         u.units, s.squares
+         p.hazard_sums, u.units, s.squares
   from by_position p
   join unit_counts u on u.stratum is not distinct from p.stratum and u.is_total = p.is_total
   left join spread s
@@ -57,6 +59,6 @@ with shapes as (
 select case when is_total = 0 then stratum end as stratum, position::integer as position, at_risk, reached, hazard,
        product(hazard) over (partition by stratum, is_total order by position) as survival,
        case when reached > 0 then squares * units / nullif(units - 1, 0) end as log_survival_var,
-       units
+       units, hazard_sums
 from hazards
 order by is_total, stratum, position;

@@ -291,3 +291,22 @@ def test_the_baseline_follows_the_rounds_that_were_timed(tmp_path: Path) -> None
     runs = [{"run_id": run, "role": "baseline"} for run in ("pm", "px")]
     found = total(bare(write_lake(tmp_path, rounds=rounds, runs=runs)), "baseline")
     assert found["baseline_ms"] == 20.0
+
+
+def test_outcome_without_prices_has_what_needs_none(tmp_path: Path) -> None:
+    con = bare(write_lake(tmp_path, rounds=traffic()))
+    found, alpha = total(con, "outcome"), total(con, "alpha")
+    for name in ("rounds", "requests", "draft_accept_ratio", "token_accept_prob", "tau_verified", "tau_committed"):
+        assert found[name] == pytest.approx(alpha[name]), name
+    assert found["near_k_round_share"] == pytest.approx(total(con, "near_k")["near_k_round_share"])
+    assert found["rho_verify"] == pytest.approx(total(con, "rho")["rho_verify"])
+    for name in ("baseline_ms", "rho", "relative_token_time", "relative_token_time_basis", "break_even_alpha"):
+        assert found[name] is None, name
+
+
+def test_hazard_sums_are_the_hazard(tmp_path: Path) -> None:
+    for row in rows(bare(write_lake(tmp_path, rounds=traffic())), "hazards"):
+        sums = row["hazard_sums"]
+        assert (sums["y"], sums["x"]) == (row["reached"], row["at_risk"])
+        assert sums["y"] / sums["x"] == pytest.approx(row["hazard"])
+        assert sums["m"] > 1

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
+import io
 import itertools
 import json
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from typing import Any
 
 import altair as alt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tracelens.analysis.page import Page
 from tracelens.analysis.results import Report, Stratum
 from tracelens.errors import InputError
-from tracelens.reporters import charts
+from tracelens.reporters import charts, reporter
+from tracelens.reporters import format as fmt
 from tracelens.reporters.charts import strata
 from tracelens.reporters.charts.drawn import MOST_ROWS, Absent, Drawn, labels
 from tracelens.reporters.charts.load import bucket
 from tracelens.reporters.charts.theme import DARK, LIGHT, config
 from tracelens.reporters.charts.whole import image, whole
+from tracelens.reporters.sheet import name_of
+from tracelens.reporters.terminal import TerminalReporter
 
 from .fixture import figures, report
 from .page_lake import HOSTILE, TASKS
@@ -176,7 +184,7 @@ def test_many_classes_are_cut_and_the_table_has_all() -> None:
 
 
 def test_labels_are_each_once() -> None:
-    assert labels([("a", 1), ("a", 1), (None,), ("(not known)",)]) == [
+    assert labels([{"t": "a", "k": 1}, {"t": "a", "k": 1}, {"t": None}, {"t": "(not known)"}]) == [
         "a / 1",
         "a / 1 (2)",
         "(not known)",
@@ -213,7 +221,7 @@ def strata_alpha(told: Report) -> Drawn:
 
 
 def test_lower_bound_is_said() -> None:
-    total = Stratum({}, figures(relative_token_time_basis="lower_bound"))
+    total = Stratum({}, figures(relative_token_time_basis="lower_bound", speedup_tpot=None))
     (row,) = rows(charts.pick(dataclasses.replace(report(), strata=(), total=total), "token-time"))
     assert row["text"].startswith("≥ ")
 
@@ -255,3 +263,91 @@ def test_a_picture_has_its_title_and_paper(shown: Page) -> None:
     spec = whole(drawn(shown, "sweep")).to_dict()
     assert spec["title"]["text"] == "Which draft length K is best"
     assert spec["config"]["background"] == LIGHT.paper
+
+
+def ticks(found: Drawn) -> list[float]:
+    spec = found.panels[0].to_dict()
+    axis: list[float] = next(a["axis"]["values"] for a in axes(spec) if (a.get("axis") or {}).get("values"))
+    return axis
+
+
+def test_positions_and_lengths_have_whole_ticks_alone(shown: Page) -> None:
+    # An axis of numbers would tick at 1, 1.5, 2 and print 1 2 2.
+    assert ticks(drawn(shown, "hazard")) == [1, 2, 3, 4]
+    assert ticks(drawn(shown, "survival")) == [0, 1, 2, 3, 4]
+    found = drawn(shown, "sweep")
+    assert ticks(found) == sorted({row["k"] for bars in (found.choices or {}).values() for row in bars})
+    tokens = next(a for a in axes(drawn(shown, "rollback").panels[0].to_dict()) if a["field"] == "lost")
+    assert tokens["type"] == "ordinal"
+
+
+def test_hazard_and_survival_have_bands(shown: Page) -> None:
+    for name in ("hazard", "survival"):
+        told = [row for row in rows(drawn(shown, name)) if row["low"] is not None]
+        assert told
+        assert all(row["low"] <= row["value"] <= row["high"] for row in told)
+        assert any("95 % interval" in note for note in drawn(shown, name).notes)
+
+
+def times_of(found: Drawn) -> set[str]:
+    return {(a.get("axis") or {}).get("title", "") for p in found.panels for a in axes(p.to_dict())}
+
+
+def test_time_has_its_date(shown: Page) -> None:
+    titles = times_of(drawn(shown, "over-time"))
+    assert "time on 2026-05-01, UTC" in titles
+    two_days = [*shown.times[:-1], dataclasses.replace(shown.times[-1], started=dt.datetime(2026, 5, 3, 1))]
+    moved = drawn(dataclasses.replace(shown, times=tuple(two_days)), "over-time")
+    titles = times_of(moved)
+    assert "time, 2026-05-01 to 2026-05-03, UTC" in titles
+
+
+def test_captions_name_no_colour_that_a_theme_changes(shown: Page) -> None:
+    for name in ("waterfall", "rollback", "sweep"):
+        assert not re.search(r"\b(dark|white|black|light)\b", " ".join(drawn(shown, name).notes), re.IGNORECASE)
+
+
+def test_bars_stand_in_the_order_of_the_gap(shown: Page) -> None:
+    spec = drawn(shown, "waterfall").panels[0].to_dict()
+    # The order of an unsorted axis is that of the first layer: it must not filter.
+    assert "transform" not in spec["layer"][0]
+    assert rows(drawn(shown, "waterfall"))[0]["label"] == "planned"
+
+
+def test_lines_do_not_strike_through_numbers(shown: Page) -> None:
+    for name in ("waterfall", "sweep"):
+        styles = [layer["mark"].get("style") for layer in drawn(shown, name).panels[0].to_dict()["layer"]]
+        assert styles[-2:] == ["halo", "label"], name
+
+
+def test_buckets_read_alike_everywhere() -> None:
+    key = {"task_type": "chat", "batch_bucket": "0003-0004", "context_bucket": "< 0008k"}
+    assert labels([key]) == ["chat / 3–4 / < 8k"]
+    assert name_of(key) == "task_type=chat, batch_bucket=3–4, context_bucket=< 8k"
+    assert fmt.label("0003-0004") == "0003-0004"  # a task may be called so
+    told = dataclasses.replace(report(), by=tuple(key), strata=(Stratum(key, figures()),))
+    for chosen in ("table", "markdown"):
+        out = io.StringIO()
+        (TerminalReporter(200) if chosen == "table" else reporter(chosen)).render(told, out)
+        assert "3–4" in out.getvalue()
+        assert "0003" not in out.getvalue()
+    for chosen in ("json", "csv"):  # what a program filters by
+        out = io.StringIO()
+        reporter(chosen).render(told, out)
+        assert "0003-0004" in out.getvalue()
+
+
+@given(st.text(max_size=80), st.integers(3, 60))
+def test_a_long_text_is_cut_in_its_middle(text: str, limit: int) -> None:
+    cut = fmt.middle(text, limit)
+    assert len(cut) == min(len(text), limit)
+    if len(text) > limit:
+        head = cut[: limit - 1 - (limit - 1) // 2]
+        assert text.startswith(head)
+        assert text.endswith(cut[len(cut) - (limit - 1) // 2 :])
+
+
+def test_names_that_differ_at_their_end_stay_apart() -> None:
+    keys = [{"t": f"summarise the whole of a very long document, part {n}"} for n in "ab"]
+    assert len(set(labels(keys, 30))) == 2
+    assert not any("(2)" in label for label in labels(keys, 30))

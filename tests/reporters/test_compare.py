@@ -192,7 +192,8 @@ def test_at_most_three_other_changes_are_named() -> None:
     told = lead(comparison())[1]
     assert told.startswith(
         "7 of the 15 changes tested (2 classes and in total; Holm, 5 %) are more than chance between requests. What "
-        "else moved: in total: α 0.640 → 0.600 (−0.040 [−0.070, −0.010]); "
+        "else moved: in total: τ committed 4.20 → 4.00 (−0.20 [−0.40, +0.00]); "
+        "in total: α 0.640 → 0.600 (−0.040 [−0.070, −0.010]); "
     )
     assert told.count(" → ") == 3
     assert told.endswith("; 3 more below.")

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.analysis.page import Page, page
+from tracelens.analysis.results import Missing
 from tracelens.reporters import tables
 from tracelens.reporters.definitions import DEFINITIONS
 from tracelens.reporters.html.hero import headline
@@ -162,6 +163,11 @@ def test_nothing_selected(place: Path) -> None:
     told = " ".join(reader.words)
     assert "Nothing to report" in told
     assert "the lake holds 2 runs" in told
+    # Nothing is known of logs that were not looked at, and only what was given is blamed.
+    assert "Not in these logs" not in told
+    assert "Every figure" not in told
+    assert "--where" in told
+    assert "--since" not in told
     assert len(reader.scripts) == 3  # no Vega
 
 
@@ -198,3 +204,95 @@ def test_markup_is_made_here_alone() -> None:
     assert text("<b>") == "&lt;b&gt;"
     assert text(Markup("<b>")) == "<b>"
     assert tag("input", disabled=True, value=None, hidden=False) == "<input disabled>"
+
+
+def many(shown: Page, count: int) -> Page:
+    """The page with that many classes, the later ones slower, all with the figures of the page's own."""
+
+    def strata(answer: Any) -> Any:
+        own = answer.strata
+        made = []
+        for i in range(count):
+            one = own[i % len(own)]
+            c = 0.4 + i / count
+            ends = {"relative_token_time_low": c - 0.01, "relative_token_time_high": c + 0.01}
+            times = {"relative_token_time": c, **ends}
+            if answer is shown.gate:
+                decision = "GO" if c < 0.97 else "NO_GO" if c > 1.03 else "INCONCLUSIVE"
+                one = dataclasses.replace(one, decision=decision, advice=(), reasons=("…",), **times)
+            elif answer is shown.report:
+                one = dataclasses.replace(one, figures={**one.figures, **times, "speedup_tpot": None})
+            made.append(dataclasses.replace(one, key={"task_type": f"class of traffic {i:04d}"}))
+        return dataclasses.replace(answer, strata=tuple(made))
+
+    return dataclasses.replace(
+        shown, report=strata(shown.report), gate=strata(shown.gate), gap=strata(shown.gap), sweep=strata(shown.sweep)
+    )
+
+
+def test_a_thousand_classes_are_no_larger_than_many(shown: Page) -> None:
+    written = html(many(shown, 1000))
+    assert len(written.encode("utf-8")) < 3_000_000
+    told = " ".join(Reader(written).words)
+    assert "1,000 classes of traffic: this page has the 80 slowest and fastest" in told
+    assert "of 920 more only the total" in told
+    assert "tracelens report --lake LAKE --by task_type --baseline off" in told
+    for shown_class in ("0000", "0039", "0960", "0999"):
+        assert f"class of traffic {shown_class}" in told
+    assert "class of traffic 0040" not in told
+    assert "class of traffic 0500" not in told
+
+
+def test_few_classes_are_all_there(shown: Page) -> None:
+    told = " ".join(Reader(html(many(shown, 80))).words)
+    assert all(f"class of traffic {i:04d}" in told for i in range(80))
+    assert "slowest and fastest" not in told
+
+
+def chips(page: Page) -> list[str]:
+    head = html(page).partition('class="chips"')[2].partition("</p>")[0]
+    return [re.sub("<[^>]*>", "", part) for part in re.findall(r"<(?:span class=.chip|a ).*?</(?:span|a)>", head)]
+
+
+def test_chips_show_the_losing_classes_first_and_count_the_rest(shown: Page) -> None:
+    told = chips(many(shown, 20))
+    assert len(told) == 9
+    assert told[0] == "class of traffic 0019 costs more 1.35"
+    assert told[7] == "class of traffic 0012 open 1.00"
+    assert told[8] == "12 more classes: 12 pay"
+    told = chips(many(shown, 40))
+    assert told[8] == "32 more classes: 7 cost more, 1 open, 24 pay"
+
+
+def test_a_gate_that_decides_otherwise_is_told(shown: Page) -> None:
+    code = next(i for i, s in enumerate(shown.gate.strata) if s.key["task_type"] == "code")
+    near = {"relative_token_time": 0.95, "relative_token_time_low": 0.91, "relative_token_time_high": 0.99}
+    gated = list(shown.gate.strata)
+    gated[code] = dataclasses.replace(gated[code], decision="INCONCLUSIVE", reasons=("relative token time …",), **near)
+    found = list(shown.report.strata)
+    found[code] = dataclasses.replace(found[code], figures={**found[code].figures, **near})
+    page = dataclasses.replace(
+        shown, gate=dataclasses.replace(shown.gate, strata=tuple(gated)),
+        report=dataclasses.replace(shown.report, strata=tuple(found)),
+    )  # fmt: skip
+    assert "code pays 0.95, within the 2 % margin: gate INCONCLUSIVE" in chips(page)
+    assert "INCONCLUSIVE: within the 2 % margin" in Reader(html(page)).words
+
+
+def test_both_tiles_name_their_basis(shown: Page) -> None:
+    total = shown.report.total
+    by_tpot = {**total.figures, "speedup_observed_basis": "tpot"}
+    page = dataclasses.replace(
+        shown, report=dataclasses.replace(shown.report, total=dataclasses.replace(total, figures=by_tpot))
+    )
+    words = Reader(html(page)).words
+    assert "Observed speedup, by TPOT" in words
+    assert "Relative token time, by steps" in words
+
+
+def test_missing_figures_are_counted_alike(shown: Page) -> None:
+    coverage = (Missing("rho, rho_round, overhead", "no time", "log it"), Missing("n_eff, rho", "no ids", "log them"))
+    told = " ".join(Reader(html(dataclasses.replace(
+        shown, report=dataclasses.replace(shown.report, coverage=coverage)))).words)  # fmt: skip
+    assert "4 figures not in these logs" in told
+    assert "Not in these logs (4 figures), and what gives it" in told

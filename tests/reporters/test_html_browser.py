@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tracelens.analysis.page import Page
+from tracelens.reporters.html.page import html
 
 from .page_lake import HOSTILE
 
@@ -193,3 +197,79 @@ def test_phone_has_no_sideways_scroll(phone: Visit) -> None:
     assert phone.page.evaluate(wide) == 0
     phone.page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
     assert phone.page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+LONG = "a_class_of_traffic_with_45_letters_and_no_gap"
+
+
+@pytest.fixture(scope="module")
+def long_names(shown: Page, browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visit]:
+    """The page on a phone with a class whose name no line can break."""
+    assert len(LONG) == 45
+
+    def named(answer: Any) -> Any:
+        first, *rest = answer.strata
+        return dataclasses.replace(answer, strata=(dataclasses.replace(first, key={"task_type": LONG}), *rest))
+
+    page = dataclasses.replace(
+        shown, report=named(shown.report), gate=named(shown.gate), gap=named(shown.gap), sweep=named(shown.sweep)
+    )
+    path = tmp_path_factory.mktemp("long") / "report.html"
+    path.write_text(html(page), encoding="utf-8")
+    visit = Visit(browser, path, width=390, scheme="light")
+    yield visit
+    visit.context.close()
+
+
+def test_a_long_name_does_not_widen_a_phone(long_names: Visit) -> None:
+    page = long_names.page
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    selects = "[...document.querySelectorAll('select')].map(s => s.getBoundingClientRect().right)"
+    widths = page.evaluate(selects)
+    assert len(widths) == 3
+    assert max(widths) <= 390
+    for name in ("waterfall", "rollback", "sweep"):
+        page.locator(f"#chart-{name} select").select_option(label=LONG)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_a_figure_stays_on_its_line(phone: Visit) -> None:
+    lines = phone.page.evaluate(
+        "[...document.querySelectorAll('.facts.numeric dd')].map(d => { const r = document.createRange();"
+        " r.selectNodeContents(d); return r.getClientRects().length; })"
+    )
+    assert lines
+    assert set(lines) == {1}
+
+
+def test_labels_of_the_waterfall_are_whole_on_a_phone(phone: Visit) -> None:
+    told = "[...document.querySelectorAll('#chart-waterfall svg .role-axis-label text')].map(t => t.textContent)"
+    texts = phone.page.evaluate(told)
+    assert texts
+    assert not [text for text in texts if "…" in text]
+
+
+def test_ends_of_cut_labels_are_shown(long_names: Visit) -> None:
+    told = "[...document.querySelectorAll('#chart-token-time svg .role-axis-label text')].map(t => t.textContent)"
+    cut = [text for text in long_names.page.evaluate(told) if text.startswith("a_class")]
+    assert cut
+    assert all("…" in text and text.endswith("no_gap") for text in cut), cut
+
+
+def test_the_total_is_in_sight_in_a_long_table(desktop: Visit) -> None:
+    """A pane that is scrolled keeps its last row; one that would hide a row or two is as high as its table."""
+    page = desktop.page
+    page.evaluate(
+        "(() => { const b = document.querySelector('#classes .stack table').tBodies[0];"
+        " for (let i = 0; i < 40; i += 1) b.append(b.rows[0].cloneNode(true)); })()"
+    )
+    pane, foot = page.evaluate(
+        "(() => { const t = document.querySelector('#classes .stack table');"
+        " return [t.closest('.scroll'), t.tFoot.rows[0].cells[1]].map(e => e.getBoundingClientRect().bottom); })()"
+    )
+    assert abs(pane - foot) <= 20
+    hidden = page.evaluate(
+        "[...document.querySelectorAll('.scroll')].map(p => p.scrollHeight - p.clientHeight)"
+        ".filter(h => h > 0 && h < 60).length"
+    )
+    assert hidden == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import http.client
 import math
 import re
@@ -73,7 +74,8 @@ def test_figures_are_samples_in_base_units() -> None:
     assert found["tracelens_waiting_sources", ()] == 1
     assert found["tracelens_last_record_timestamp_seconds", ()] == 1778068990
     assert {dict(labels).get("task_type") for _, labels in found} == {"code", "chat", None}
-    assert {name for labels in (dict(key[1]) for key in found) for name in labels} == {"task_type"}
+    figures = [dict(labels) for name, labels in found if name != "tracelens_watch_info"]
+    assert {name for labels in figures for name in labels} == {"task_type"}
 
 
 def test_every_line_is_one_of_the_format_and_every_family_says_what_it_is() -> None:
@@ -130,8 +132,65 @@ def test_without_strata_the_total_has_no_labels() -> None:
 def test_without_a_report_the_lake_is_told() -> None:
     names = {n for n, _ in samples(page(None, Freshness()))}
     assert names == {
-        "tracelens_last_look_timestamp_seconds", "tracelens_rejected_records_total", "tracelens_waiting_sources"
+        "tracelens_watch_info", "tracelens_last_look_timestamp_seconds", "tracelens_rejected_records_total",
+        "tracelens_waiting_sources"
     }  # fmt: skip
+
+
+ONE = {"run": "k5", "engine": "vllm", "model": "m/7B"}
+
+
+def labels_of(shown: Report, name: str = "tracelens_draft_accept_ratio") -> list[dict[str, str]]:
+    return [dict(labels) for found, labels in samples(page(shown)) if found == name]
+
+
+@pytest.mark.parametrize(
+    ("setting", "by", "labels"),
+    [
+        (ONE, ("task_type",), {"run": "k5", "engine": "vllm", "task_type": "x"}),
+        ({"engine": "vllm"}, ("task_type",), {"engine": "vllm", "task_type": "x"}),
+        ({}, ("task_type",), {"task_type": "x"}),
+        # What is a key of the strata is no label twice, whatever its name.
+        (ONE, ("run_id", "engine"), {"run_id": "x", "engine": "x"}),
+        (ONE, ("run",), {"run": "x", "engine": "vllm"}),
+        (ONE, (), {"run": "k5", "engine": "vllm"}),
+    ],
+)
+def test_one_run_and_one_engine_are_labels_of_every_stratum(
+    setting: dict[str, str], by: tuple[str, ...], labels: dict[str, str]
+) -> None:
+    shown = report(*([dict.fromkeys(by, "x")] if by else []), by=by)
+    shown = dataclasses.replace(shown, setting=setting)
+    assert labels_of(shown) == [labels]
+    assert labels_of(shown, "tracelens_draft_rounds_total") == [labels]
+    assert labels_of(shown, "tracelens_draft_accept_ratio_low") == [labels]
+    assert labels_of(shown, "tracelens_waiting_sources") == [{}], "what is told of the lake is of no run"
+
+
+def test_two_sites_do_not_collide() -> None:
+    sites = [dataclasses.replace(report({"task_type": "chat"}), setting={"run": run}) for run in ("north", "south")]
+    assert not set(samples(page(sites[0]))) & {
+        key for key in samples(page(sites[1])) if "task_type" in dict(key[1])
+    }  # fmt: skip
+
+
+def test_the_watch_tells_what_it_watches() -> None:
+    asked = {"where": "model = 'm'", "baseline": 21.5, "run": []}
+    shown = dataclasses.replace(report({"a": 1, "b": 2}, by=("a", "b")), setting=ONE, selection=asked)
+    exposition = Exposition("./site a/lake")
+    registry = CollectorRegistry()
+    registry.register(exposition)  # type: ignore[arg-type]
+    exposition.show(ROUND, Watched(FRESH, shown))
+    found = samples(generate_latest(registry).decode())
+    ((_, labels),) = [key for key in found if key[0] == "tracelens_watch_info"]
+    assert dict(labels) == {
+        "lake": "./site a/lake", "run": "k5", "engine": "vllm", "model": "m/7B", "by": "a,b",
+        "where": "model = 'm'", "baseline": "21.5",
+    }  # fmt: skip
+    assert found["tracelens_watch_info", labels] == 1
+    assert labels_of(report({"task_type": "x"}), "tracelens_watch_info") == [
+        {"lake": "", "run": "", "engine": "", "model": "", "by": "task_type", "where": "", "baseline": ""}
+    ]
 
 
 def test_null_its_sign_the_empty_text_and_truth_are_told_apart() -> None:

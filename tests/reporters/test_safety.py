@@ -16,7 +16,7 @@ from rich.cells import cell_len
 
 from tracelens.analysis.results import Report, Stratum, Warning
 from tracelens.errors import InputError
-from tracelens.reporters import FORMATS, check, reporter
+from tracelens.reporters import FORMATS, arrow, check, reporter
 from tracelens.reporters import format as fmt
 from tracelens.reporters.csv_ import cell
 from tracelens.reporters.json_ import plain
@@ -25,6 +25,7 @@ from tracelens.reporters.terminal import TerminalReporter
 
 from .fixture import HOSTILE, by_two, figures, report
 
+assert arrow  # CSV loads it at its first use, which takes longer than an example may
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 

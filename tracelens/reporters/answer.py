@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tracelens.analysis.results import NOTHING, Missing, Report, Warning
 from tracelens.reporters import format as fmt
-from tracelens.reporters.tables import RHO_TEXT, Figures, k_text, rho, verdict
+from tracelens.reporters import selected
+from tracelens.reporters.tables import RHO_TEXT, Figures, k_text, rho
+from tracelens.reporters.verdicts import disagreement, verdict
 
 #: What a baseline's basis means, in words.
 BASELINES = {
@@ -27,6 +29,8 @@ _VERDICTS = {
 }
 
 
+#: A verdict behind another one.
+BY_STEPS = {"pays": "it pays", "loses": "it costs more", "open": "open"}
 _SUBSTANCE = ("rounds", "plain_steps", "accepted", "draft_accept_ratio", "tau_committed", "step_ms", "tpot_ms", "rho")
 
 
@@ -35,8 +39,7 @@ def answer(report: Report) -> list[str]:
     total = report.total.figures
     told = nothing(report)
     if told or not any(total.get(name) for name in _SUBSTANCE):
-        none = "Nothing to report: no record with a figure is selected; see --where, --since, --until and --run."
-        return [told or none]
+        return [told or _none(report)]
     lines = [_speed(total)]
     if fmt.is_number(total.get("draft_accept_ratio")):
         lines.append(_acceptance(total))
@@ -46,6 +49,14 @@ def answer(report: Report) -> list[str]:
 def nothing(report: Report) -> str:
     """Why there is nothing to report, and what there is; empty where there is something."""
     return next((fmt.visible(w.text) for w in report.warnings if w.code == NOTHING), "")
+
+
+def _none(report: Report) -> str:
+    asked = selected.options(report.selection)
+    if asked:
+        return f"Nothing to report: no record with a figure meets {fmt.listed(asked)}."
+    below = "; what would give them is listed below" if report.coverage else ""
+    return f"Nothing to report: these records hold no figure{below}."
 
 
 def _speed(figures: Figures) -> str:
@@ -61,8 +72,17 @@ def _speed(figures: Figures) -> str:
         text += f"; relative token time {least}{time:.2f} of plain decoding{' ' + bounds if bounds else ''}"
     elif fmt.is_number(observed) and observed > 0:
         text += f"; a token takes {1 / observed:.2f} of its time in plain decoding, by TPOT"
-    text += f": {_VERDICTS[verdict(figures)]}"
+    text += f": {told_verdict(figures, _VERDICTS)}"
     return f"{text}. {baselines(figures)}.{control(figures)}"
+
+
+def told_verdict(figures: Figures, words: Mapping[str, str]) -> str:
+    """The verdict in these words; of steps and of TPOT where they disagree."""
+    apart = disagreement(figures)
+    if not apart:
+        return words[verdict(figures)]
+    first, second = apart["tpot"], apart["step"]
+    return f"{words[first]} by TPOT, {BY_STEPS[second]} by steps"
 
 
 def control(figures: Figures) -> str:
@@ -148,27 +168,35 @@ def missing(report: Report) -> list[str]:
     return [] if nothing(report) else remedies(report.coverage)
 
 
+def lacking(coverage: Sequence[Missing]) -> int:
+    """How many figures cannot be had; several share a reason and a remedy."""
+    return len({figure for item in coverage for figure in item.figure.split(", ")})
+
+
+def figures_told(count: int) -> str:
+    """So many figures, in words."""
+    return f"{count} figure{'' if count == 1 else 's'}"
+
+
 def remedies(coverage: Sequence[Missing]) -> list[str]:
-    """Figures that cannot be had; those with one remedy stand together."""
-    found: dict[str, tuple[list[str], dict[str, list[str]]]] = {}
+    """Figures that cannot be had, each with its reason; those with one remedy stand together."""
+    found: dict[str, dict[str, dict[str, list[str]]]] = {}
     for item in coverage:
-        figures, reasons = found.setdefault(item.switch_on, ([], {}))
-        figures.append(item.figure)
         # The strata that lack a figure are named once for all reasons that they share.
         partial = _PARTIAL.search(item.because)
         because, where = (
             (item.because[: partial.start()], item.because[partial.start() :]) if partial else (item.because, "")
         )
-        told = reasons.setdefault(where, [])
-        if because not in told:
-            told.append(because)
+        found.setdefault(item.switch_on, {}).setdefault(where, {}).setdefault(because, []).append(item.figure)
     return [
-        fmt.visible(
-            f"{', '.join(figures)}: {'; '.join('; '.join(told) + where for where, told in reasons.items())}"
-            f"{f' → {remedy}' if remedy else ''}"
-        )
-        for remedy, (figures, reasons) in found.items()
+        fmt.visible(f"{'; '.join(map(_reasons, places.items()))}{f' → {remedy}' if remedy else ''}")
+        for remedy, places in found.items()
     ]
+
+
+def _reasons(place: tuple[str, Mapping[str, Sequence[str]]]) -> str:
+    where, reasons = place
+    return "; ".join(f"{', '.join(figures)}: {because}" for because, figures in reasons.items()) + where
 
 
 def warnings(report: Report) -> list[str]:

@@ -125,9 +125,10 @@ def _compared(answer: Comparison) -> tuple[list[_Part], dict[str, pa.DataType]]:
     counts = {n: kind for n, kind in _figure_types(sides).items() if n not in figures}
     parts = []
     for row in (*answer.strata, answer.total):
-        own = {f"{side}_{n}": (told or {}).get(n) for side, told in (("a", row.a), ("b", row.b)) for n in counts}
+        own: Row = {"a_name": answer.a.text, "b_name": answer.b.text}
+        own |= {f"{side}_{n}": (told or {}).get(n) for side, told in (("a", row.a), ("b", row.b)) for n in counts}
         parts.append(_Part(row.key, own, [_figure(answer, row, name, change, mix) for name in CHANGES]))
-    types: dict[str, pa.DataType] = {"figure": pa.string()}
+    types: dict[str, pa.DataType] = {"a_name": pa.string(), "b_name": pa.string(), "figure": pa.string()}
     types |= {f"{side}{end}": pa.float64() for side in "ab" for end in ends}
     types |= {_change_name(n): kind for n, kind in change.items()} | {_mix_name(n): kind for n, kind in mix.items()}
     return parts, types | {f"{side}_{n}": kind for side in "ab" for n, kind in counts.items()}

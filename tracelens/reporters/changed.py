@@ -65,7 +65,7 @@ def is_real(row: Compared, name: str) -> bool:
 
 def class_name(row: Compared) -> str:
     """The class of traffic of a row."""
-    return " / ".join(fmt.label(value, 40) for value in row.key.values()) or "all traffic"
+    return " / ".join(fmt.label(value, 40, column) for column, value in row.key.items()) or "all traffic"
 
 
 def k_text(figures: Mapping[str, Any]) -> str:

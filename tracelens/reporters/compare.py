@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tracelens.analysis.compared import IN_ITS_PLACE, TWO_CONVENTIONS, Change, Compared, Comparison
 from tracelens.analysis.mixing import Mix
 from tracelens.analysis.sides import Side
-from tracelens.reporters import answer
+from tracelens.reporters import answer, selected
 from tracelens.reporters import format as fmt
 from tracelens.reporters.changed import (
     FIGURES,
@@ -29,7 +29,8 @@ from tracelens.reporters.sheet import Bullets, Cell, Grid, Sheet, View, endnotes
 def _sheet(result: Comparison) -> Sheet:
     grids = tuple(grid for grid in (_table(result), _mixes(result)) if grid.rows)
     sides = f"A is {_side(result.a)}, B is {_side(result.b)}; every change is B − A."
-    return Sheet((*lead(result), sides), grids, (*_open(result), *_ends(result)))
+    ends = (*_open(result), *_ends(result))
+    return Sheet((*lead(result), sides), grids, ends, selected.line(result.selection))
 
 
 def _table(result: Comparison) -> Grid:
@@ -135,6 +136,7 @@ def _document(result: Comparison) -> Mapping[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "by": list(result.by),
+        "selection": dict(result.selection),
         "a": _side_document(result.a),
         "b": _side_document(result.b),
         "level": result.level,
@@ -178,29 +180,6 @@ _MIX = ("total", "mix", "within", "weights", "driver", "because", "shifted", "sh
 _CHANGE = ("value", "low", "high", "ratio", "p_value", "p_adjusted", "significant", "because", "within_noise")
 
 
-def _rows(result: Comparison) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-    ends = ("", "_low", "_high")
-    sides = [f"{side}{end}" for side in "ab" for end in ends]
-    changes = [f"change{'' if n == 'value' else f'_{n}'}" for n in _CHANGE]
-    mixes = [f"mix_effect_{name}" for name in (*_MIX, "reversed")]
-    names = ["row", *result.by, "figure", *sides, *changes, *mixes]
-    effects = {name: list(_mix_document(mix).values()) for name, mix in result.mix_effect.items()}
-    nothing: list[Any] = [None] * len(mixes)
-    rows = [
-        [
-            "total" if row is result.total else "stratum",
-            *(row.key.get(column) for column in result.by),
-            name,
-            *((side or {}).get(f"{name}{end}") for side in (row.a, row.b) for end in ends),
-            *(getattr(change_of(row, name), part) for part in _CHANGE),
-            *(effects.get(name, nothing) if row is result.total else nothing),
-        ]
-        for row in (*result.strata, result.total)
-        for name in FIGURES
-    ]
-    return names, rows
-
-
 def _size(side: Mapping[str, Any] | None) -> Cell:
     if side is None:
         return Cell("none")
@@ -229,4 +208,4 @@ def _p(value: float | None) -> str:
     return "<.001" if value < 0.001 else f"{value:.3f}".removeprefix("0") if value < 1 else "1"
 
 
-VIEW: View[Comparison] = View(_sheet, _document, _rows)
+VIEW: View[Comparison] = View(_sheet, _document)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tracelens.analysis.compared import Compared, Comparison
+from tracelens.analysis.leverage import leverage, share_of_traffic
 from tracelens.analysis.mixing import Mix
 from tracelens.reporters import answer
 from tracelens.reporters import format as fmt
@@ -167,21 +168,37 @@ def _moved_else(result: Comparison) -> str:
 
 
 def _others(result: Comparison) -> tuple[list[_Place], list[_Place]]:
-    """Changes besides what a token takes in total, that of the classes first; apart those that K makes by itself."""
+    """Changes besides what a token takes in total, what does most to its time first; apart those that K makes.
+
+    A class counts for as much as its share of the traffic.
+    """
     first = led(result)
     rows = [result.total, *(() if whole_class(result) else result.strata)]
     places = [(row, name) for name in FIGURES for row in rows if is_real(row, name)]
     said = {first, *_unlike(result, first)}
     places = [(row, name) for row, name in places if not (row is result.total and name in said)]
 
-    def order(place: _Place) -> tuple[bool, bool]:
+    def order(place: _Place) -> tuple[bool, bool, float]:
         row, name = place
-        # TPOT and the speedup tell again what the first figure told.
-        again = name != first and name in (*_OUTCOMES, "speedup_observed")
-        return name != first and row is not result.total, again
+        effect = leverage(row, name)
+        weight = -(effect or 0.0) * share_of_traffic(row, result.total)
+        return _again(result, place, first), effect is None, weight
 
     moved = sorted((place for place in places if not _by_length(*place)), key=order)
     return moved, [place for place in places if _by_length(*place)]
+
+
+def _again(result: Comparison, place: _Place, first: str | None) -> bool:
+    """Whether a change only says again what another one says."""
+    row, name = place
+    # TPOT and the speedup what the first figure tells, the step what its cost over a plain one tells.
+    if name != first and (
+        name in (*_OUTCOMES, "speedup_observed") or (name == "step_ms" and is_real(row, "round_cost"))
+    ):
+        return True
+    # A class that went the way of all traffic.
+    one, other = change_of(row, name).value or 0.0, change_of(result.total, name).value or 0.0
+    return row is not result.total and is_real(result.total, name) and one * other > 0
 
 
 def _by_length(row: Compared, name: str) -> bool:

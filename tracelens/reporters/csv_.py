@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterable, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tracelens.analysis.results import Report
 from tracelens.reporters.format import fold, visible
-from tracelens.reporters.json_ import plain
+from tracelens.reporters.json_ import document, dumps, plain
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # A spreadsheet takes a cell that starts so for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
@@ -27,7 +29,7 @@ def cell(value: Any) -> str:
             return repr(value)
         case str():
             return _safe(value)
-    return _safe(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    return _safe(dumps(value))
 
 
 def _safe(text: str) -> str:
@@ -44,19 +46,16 @@ def write(names: Sequence[str], rows: Iterable[Sequence[Any]], out: TextIO) -> N
     writer.writerows([fold(cell(value), encoding) for value in row] for row in rows)
 
 
-def cells(report: Report) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-    """Header and rows of a report; the column `row` tells the strata from the total."""
-    rows = (*report.strata, report.total)
-    names = list(dict.fromkeys(name for row in (report.total, *report.strata) for name in row.figures))
-    names = [name for name in names if name not in report.by]
-    return ["row", *report.by, *names], [
-        [
-            "total" if row is report.total else "stratum",
-            *(row.key.get(column) for column in report.by),
-            *(row.figures.get(name) for name in names),
-        ]
-        for row in rows
-    ]
+def write_table(found: pa.Table, out: TextIO) -> None:
+    """Write the columns of Parquet; lists of text become one text, other lists and maps JSON."""
+    columns = [[_flat(value) for value in column.to_pylist(maps_as_pydicts="strict")] for column in found.columns]
+    write(found.schema.names, zip(*columns, strict=True), out)
+
+
+def _flat(value: Any) -> Any:
+    if isinstance(value, list) and all(isinstance(part, str) for part in value):
+        return "; ".join(value) if value else None
+    return value
 
 
 class CsvReporter:
@@ -64,4 +63,6 @@ class CsvReporter:
 
     def render(self, report: Report, out: TextIO) -> None:
         """Write `report` to `out`."""
-        write(*cells(report), out)
+        from tracelens.reporters import arrow
+
+        write_table(arrow.table(report, document(report)), out)

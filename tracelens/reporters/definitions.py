@@ -82,6 +82,11 @@ DEFINITIONS: dict[str, Definition] = {
         "break-even α", "(R − 1) / d̄",
         "The α at which C would be 1.0 at the class's own cost of a round. Above 1: no acceptance can make it pay.",
     ),
+    "decision": Definition(
+        "gate", "GO, NO_GO or INCONCLUSIVE",
+        "What tracelens gate decides: GO or NO_GO where the whole interval of the relative token time lies farther "
+        "from 1.0 than the margin, with enough requests; else INCONCLUSIVE, so a class that pays may be.",
+    ),
     "verdict": Definition(
         "pays?", "the whole interval on one side of 1.0",
         "pays: the upper bound of C lies below 1.0; costs more: the lower bound lies above; open: the interval holds "

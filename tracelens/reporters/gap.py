@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tracelens.analysis.results import GapResult, GapStratum, GapTerm
-from tracelens.analysis.verdict import cause
-from tracelens.reporters import answer
+from tracelens.analysis.verdict import apart, cause
+from tracelens.reporters import answer, selected
 from tracelens.reporters import format as fmt
 from tracelens.reporters.sheet import Cell, Grid, Sheet, View, endnotes, name_of
 from tracelens.reporters.tables import CONTROL
@@ -35,7 +35,7 @@ def sheet(result: GapResult) -> Sheet:
     """The total's verdict first, a waterfall a stratum, the causes that were not logged, warnings."""
     nothing = next((w.text for w in result.warnings if w.code == "nothing_selected"), "")
     if nothing:
-        return Sheet((nothing,))
+        return Sheet((nothing,), selected=selected.line(result.selection))
     rows = (*result.strata, result.total)
     lead = [_upper(result.total.verdict), _basis(result.total)]
     # One class alone is all traffic: once is enough.
@@ -43,7 +43,7 @@ def sheet(result: GapResult) -> Sheet:
     grids = [_overview(result, rows)] if len(drawn) > 1 else []
     grids += [waterfall(s, result.claim, last=s is drawn[-1]) for s in drawn]
     ends = endnotes([w for w in result.warnings if w.code != "nothing_selected"], result.coverage)
-    return Sheet(tuple(filter(None, lead)), tuple(grids), ends)
+    return Sheet(tuple(filter(None, lead)), tuple(grids), ends, selected.line(result.selection))
 
 
 def _upper(text: str) -> str:
@@ -66,7 +66,11 @@ def _overview(result: GapResult, rows: Sequence[GapStratum]) -> Grid:
     cells = []
     for stratum in rows:
         total = stratum is result.total
-        key = [Cell("all"), *(Cell("") for _ in keys[1:])] if total else [Cell(fmt.label(stratum.key[k])) for k in keys]
+        key = (
+            [Cell("all"), *(Cell("") for _ in keys[1:])]
+            if total
+            else [Cell(fmt.label(stratum.key[k], column=k)) for k in keys]
+        )
         largest = min(stratum.terms, key=lambda t: t.points or 0.0, default=None)
         bounds = fmt.interval(stratum.speedup_observed_low, stratum.speedup_observed_high, lambda v: f"{v:.2f}")
         least = "≤ " if stratum.speedup_observed_basis == "upper_bound" else ""
@@ -143,7 +147,7 @@ def moved(term: GapTerm, claim: Mapping[str, Any]) -> str:
     if sign is None or term.planned is None or term.observed is None:
         return ""
     sign = "p" if term.name == "alpha_shift" and claim.get("form") == "iid" else sign
-    numbers = f"{term.planned:.2f} → {term.observed:.2f}"
+    numbers = apart(term.planned, term.observed)
     return f" {sign} {numbers}" if sign else f", {numbers}"
 
 
@@ -162,6 +166,7 @@ def document(result: GapResult) -> dict[str, Any]:
         "schema_version": json_.SCHEMA_VERSION,
         "by": list(result.by),
         "claim": dict(result.claim),
+        "selection": dict(result.selection),
         "strata": [_stratum(s) for s in result.strata],
         "total": _stratum(result.total),
         "coverage": json_.missing(result.coverage),
@@ -186,25 +191,4 @@ def _stratum(stratum: GapStratum) -> dict[str, Any]:
     }
 
 
-_WHOLE = (
-    "speedup_claimed", "speedup_observed", "speedup_observed_low", "speedup_observed_high", "speedup_observed_basis",
-    "baseline_basis", "baseline_ms", "token_ms", "token_claimed_ms",
-)  # fmt: skip
-
-
-def rows(result: GapResult) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-    """One row a stratum and term, each with the figures of its stratum."""
-    names = [field.name for field in dataclasses.fields(GapTerm) if field.name not in ("name", "includes")]
-    heads = ["row", *result.by, *_WHOLE, *_FIGURES, "term", "includes", *names]
-    found = []
-    for stratum in (*result.strata, result.total):
-        row = "total" if stratum is result.total else "stratum"
-        start = [row, *(stratum.key.get(k) for k in result.by), *(getattr(stratum, name) for name in _WHOLE),
-                 *(stratum.figures.get(name) for name in _FIGURES)]  # fmt: skip
-        found += [
-            [*start, t.name, " ".join(t.includes) or None, *(getattr(t, name) for name in names)] for t in stratum.terms
-        ]
-    return heads, found
-
-
-VIEW: View[GapResult] = View(sheet, document, rows)
+VIEW: View[GapResult] = View(sheet, document)

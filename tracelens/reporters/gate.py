@@ -10,6 +10,7 @@ from tracelens.analysis.gate import GateResult, GateStratum
 from tracelens.analysis.results import NOTHING
 from tracelens.model.decision import LEAST_EFFECTIVE
 from tracelens.reporters import format as fmt
+from tracelens.reporters import selected
 from tracelens.reporters.sheet import Bullets, Cell, Grid, Sheet, View, endnotes, name_of
 from tracelens.reporters.tables import CONTROL
 
@@ -33,7 +34,7 @@ def sheet(result: GateResult) -> Sheet:
     """The decision first, then what it hangs on, waste, and the advice."""
     nothing = next((w.text for w in result.warnings if w.code == NOTHING), "")
     if nothing:
-        return Sheet((nothing,))
+        return Sheet((nothing,), selected=selected.line(result.selection))
     rows = (*result.strata, result.total)
     advice = [f"{name_of(s.key)}: {text}" for s in rows for text in s.advice]
     reasons = [f"{name_of(s.key)}: {s.decision}: {'; '.join(s.reasons)}" for s in rows]
@@ -43,6 +44,7 @@ def sheet(result: GateResult) -> Sheet:
         _lead(result),
         (_decisions(result, rows), _waste(result, rows)),
         (*(b for b in bullets if b.items), *endnotes(warnings, result.coverage)),
+        selected.line(result.selection),
     )
 
 
@@ -65,7 +67,7 @@ def _lead(result: GateResult) -> tuple[str, ...]:
 def _key(result: GateResult, stratum: GateStratum) -> tuple[Cell, ...]:
     if stratum is result.total:
         return (Cell("all"), *(Cell("") for _ in result.by[1:]))
-    return tuple(Cell(fmt.label(stratum.key.get(name))) for name in result.by)
+    return tuple(Cell(fmt.label(stratum.key.get(name), column=name)) for name in result.by)
 
 
 def _decisions(result: GateResult, rows: Sequence[GateStratum]) -> Grid:
@@ -128,6 +130,7 @@ def document(result: GateResult) -> dict[str, Any]:
         "schema_version": json_.SCHEMA_VERSION,
         "by": list(result.by),
         "options": dataclasses.asdict(result.options),
+        "selection": dict(result.selection),
         "strata": [_stratum(s) for s in result.strata],
         "total": _stratum(result.total),
         "decision": result.decision,
@@ -141,20 +144,4 @@ def _stratum(stratum: GateStratum) -> dict[str, Any]:
     return {**told, "key": dict(stratum.key), "reasons": list(stratum.reasons), "advice": list(stratum.advice)}
 
 
-def rows(result: GateResult) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-    """One row a stratum and one for the total."""
-    names = [f.name for f in dataclasses.fields(GateStratum) if f.name not in ("key", "reasons", "advice")]
-    found = [
-        [
-            "total" if s is result.total else "stratum",
-            *(s.key.get(name) for name in result.by),
-            *(getattr(s, name) for name in names),
-            "; ".join(s.reasons),
-            "; ".join(s.advice),
-        ]
-        for s in (*result.strata, result.total)
-    ]
-    return ["row", *result.by, *names, "reasons", "advice"], found
-
-
-VIEW: View[GateResult] = View(sheet, document, rows)
+VIEW: View[GateResult] = View(sheet, document)

@@ -118,9 +118,8 @@ def inspection_text(found: Inspection, out: TextIO) -> None:
     """One paragraph a source, then what the files allow together."""
     for one in found.sources:
         how = [w for w in (one.compression, one.encoding, *one.envelopes) if w not in ("none", "utf-8")]
-        out.write(
-            f"{visible(one.name)}: {visible(one.note or f'{one.lines:,} lines')}{' (' + ', '.join(how) + ')' if how else ''}\n"
-        )
+        what = visible(one.note or f"{one.lines:,} lines")
+        out.write(f"{visible(one.name)}: {what}{' (' + ', '.join(how) + ')' if how else ''}\n")
         for surface, n in one.surfaces.items():
             out.write(f"  {surface:<24} {n:>12,} records\n")
         told = [

@@ -13,11 +13,9 @@ from functools import cache
 from typing import Any, TextIO
 
 from tracelens.analysis.results import Missing, Report, Stratum, Warning
+from tracelens.reporters.format import visible_json
 
 SCHEMA_VERSION = 1
-
-# Legal in JSON, but a terminal obeys some of them and lone surrogates cannot be written at all.
-_RISKY = re.compile("[\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
 
 def plain(value: Any) -> Any:
@@ -63,7 +61,7 @@ def dumps(document: Any, *, indent: int | None = None, ascii_only: bool = False)
         text = encoder.encode(document)
     except (TypeError, ValueError):
         text = encoder.encode(plain(document))
-    return _RISKY.sub(lambda m: f"\\u{ord(m[0]):04x}", text)
+    return visible_json(text)
 
 
 def ascii_only(out: TextIO) -> bool:
@@ -92,6 +90,7 @@ def document(report: Report) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "by": list(report.by),
         "claim": dict(report.claim) if report.claim is not None else None,
+        "selection": dict(report.selection),
         "strata": [_row(stratum, names) for stratum in report.strata],
         "total": _row(report.total, names),
         "coverage": coverage(report, names),

@@ -237,8 +237,14 @@ class Screen:
         files = "1 file" if found.files == 1 else f"{fmt.count(found.files)} files"
         return (
             f"{self._now():%H:%M:%S} UTC: {read}{more} ({fmt.duration(1000 * found.seconds)}); "
-            f"{files}, a look every {self._every:g} s. Ctrl-C stops."
+            f"{files}, {self._period(found)}. Ctrl-C stops."
         )
+
+    def _period(self, found: Round) -> str:
+        """How often there is a look, and how often there should be one where reading and showing take longer."""
+        if found.apart is None or found.apart < 1.5 * self._every:
+            return f"a look every {self._every:g} s"
+        return f"a look every {found.apart:.1f} s ({self._every:g} s asked for)"
 
     def _draw(self, found: Round, seen: Watched, status: str) -> None:
         from rich.live import Live

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TextIO
 
 from tracelens.analysis.results import Report, Stratum
-from tracelens.reporters import answer
+from tracelens.reporters import answer, selected
 from tracelens.reporters import format as fmt
 from tracelens.reporters.sheet import Cell, Grid, Sheet
 from tracelens.reporters.tables import NARROW, VERDICT, Column, notes, present, rows_of
@@ -36,14 +36,18 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[b
 def sheet(shown: Sheet) -> str:
     """A sheet as Markdown: the first paragraph is bold, folded lists are closed."""
     first, *rest = map(escape, shown.lead)
-    blocks = [f"**{first}**", *rest]
+    blocks = [f"**{first}**", _quiet(shown.selected), *rest]
     for grid in shown.grids:
         blocks += [f"### {escape(grid.title)}" if grid.title else "", _grid(grid)]
         blocks.append(f"<sub>{escape('. '.join(grid.notes))}.</sub>" if grid.notes else "")
     for bullets in shown.bullets:
-        title = f"{bullets.title} ({len(bullets.items)})"
+        title = f"{bullets.title} ({bullets.counted})"
         blocks.append(_list(title, bullets.items, fold=bullets.folded))
     return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _quiet(text: str) -> str:
+    return f"<sub>{escape(text)}</sub>" if text else ""
 
 
 def _grid(grid: Grid) -> str:
@@ -70,6 +74,7 @@ class MarkdownReporter:
 def _blocks(report: Report) -> Iterable[str]:
     first, *rest = map(escape, answer.answer(report))
     yield f"**{first}**"
+    yield _quiet(selected.line(report.selection))
     yield from rest
     rows, told = rows_of(report), set[str]()
     for shown in NARROW:
@@ -84,7 +89,8 @@ def _blocks(report: Report) -> Iterable[str]:
     yield f"**Rollbacks.** {escape(words)}." if words else ""
     warnings, missing = answer.warnings(report), answer.missing(report)
     yield _list(f"Warnings ({len(warnings)})", warnings, fold=False)
-    yield _list(f"What these logs cannot tell ({len(report.coverage)}), and what gives it", missing, fold=True)
+    count = answer.figures_told(answer.lacking(report.coverage))
+    yield _list(f"What these logs cannot tell ({count}), and what gives it", missing, fold=True)
 
 
 def _strata(report: Report, rows: Sequence[Stratum], columns: Sequence[Column]) -> str:
@@ -98,7 +104,7 @@ def _row(report: Report, row: Stratum, columns: Sequence[Column]) -> list[str]:
     if row is report.total:
         key = ["**all**", *[""] * (len(report.by) - 1)]
     else:
-        key = [escape(fmt.label(row.key.get(c))) for c in report.by]
+        key = [escape(fmt.label(row.key.get(c), column=c)) for c in report.by]
     return [*key, *(escape(" ".join(filter(None, c.cell(row.figures)))) for c in columns)]
 
 

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from tracelens.analysis.results import NOTHING, Report, Stratum
-from tracelens.reporters import answer
+from tracelens.reporters import answer, selected
 from tracelens.reporters import format as fmt
 from tracelens.reporters.rows import numeric, text
 from tracelens.reporters.sheet import Bullets, Cell, Grid, Sheet, endnotes, key_cells
@@ -39,7 +39,7 @@ def report_sheet(report: Report) -> Sheet:
     bullets = (Bullets("Rollbacks", (f"{words}.",)),) if words else ()
     warnings = [w for w in report.warnings if w.code != NOTHING]
     missing = () if answer.nothing(report) else report.coverage
-    return Sheet(lead, tuple(grids), (*bullets, *endnotes(warnings, missing)))
+    return Sheet(lead, tuple(grids), (*bullets, *endnotes(warnings, missing)), selected.line(report.selection))
 
 
 def _report_grid(report: Report, title: str, columns: Sequence[Column], told: tuple[str, ...]) -> Grid:
@@ -67,6 +67,8 @@ def html(sheet: Sheet) -> str:
     """A sheet as HTML: the answer and its first table are open, the rest is folded."""
     first, *rest = sheet.lead
     parts = [f'<p style="margin:.2em 0"><strong>{_text(first)}</strong></p>']
+    if sheet.selected:
+        parts.append(f'<p style="margin:.2em 0;{_QUIET};font-size:.85em">{_text(sheet.selected)}</p>')
     parts += [f'<p style="margin:.2em 0">{_text(line)}</p>' for line in rest]
     parts += [_grid(grid, folded=i > 0) for i, grid in enumerate(sheet.grids)]
     parts += [_bullets(bullets) for bullets in sheet.bullets]
@@ -137,7 +139,7 @@ def _cell(tag: str, inner: str, left: bool) -> str:
 
 def _bullets(bullets: Bullets) -> str:
     items = "".join(f"<li>{_text(item)}</li>" for item in bullets.items)
-    title = f"{bullets.title} ({len(bullets.items)})" if len(bullets.items) > 1 else bullets.title
+    title = f"{bullets.title} ({bullets.counted})" if bullets.count or len(bullets.items) > 1 else bullets.title
     return _folded(title, f"<ul>{items}</ul>")
 
 

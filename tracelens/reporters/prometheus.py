@@ -1,14 +1,19 @@
 """The strata of a report as Prometheus metrics, and the page that a Prometheus server reads.
 
 Names: `tracelens_` and the name of the performance model with its unit behind it: `_ratio` (of 1), `_seconds`,
-`_tokens`; counts end in `_total`. The bounds of a 95 % interval are metrics of their own, `…_low` and `…_high`, so that
-labels are the strata's keys and nothing else. Strata only: the counts of all traffic are `sum()` of them. A figure
-that cannot be had has no sample.
+`_tokens`; counts end in `_total`. The bounds of a 95 % interval are metrics of their own, `…_low` and `…_high`. Strata
+only: the counts of all traffic are `sum()` of them. A figure that cannot be had has no sample.
+
+Labels are the strata's keys, and `run` and `engine` where the lake holds one of them (and they are no key already): a
+page that pools several runs does not pretend to be one of them. Which lake is watched, and how, is told once, by
+`tracelens_watch_info` (an info metric: 1, to be joined with `* on (instance) group_left (lake) tracelens_watch_info`);
+`job` and `instance` of a target are Prometheus' own, and tell two watches apart.
 """
 
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -84,12 +89,23 @@ COUNTERS = (
 )
 
 
+#: Labels of every stratum beside its key, in this order, and the column that would tell the same.
+_CONSTANT = {"run": "run_id", "engine": "engine"}
+
+
 def metrics(report: Report) -> Iterator[Metric]:
     """The strata of a report (the total where it has none) as metric families; one without a sample is left out."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    names = label_names(report.by) if report.strata else ()
-    rows = tuple(zip(_label_values(report.strata), report.strata, strict=True)) if names else (((), report.total),)
+    keys = label_names(report.by) if report.strata else ()
+    constant = {
+        name: _text(report.setting[name])
+        for name, column in _CONSTANT.items()
+        if name in report.setting and name not in keys and column not in report.by
+    }
+    names = (*constant, *keys)
+    strata = zip(_label_values(report.strata), report.strata, strict=True) if keys else [((), report.total)]
+    rows = tuple(((*constant.values(), *values), stratum) for values, stratum in strata)
 
     def family(
         kind: type[Any], name: str, text: str, samples: Sequence[tuple[Sequence[str], float]]
@@ -158,14 +174,32 @@ def _label_values(strata: Sequence[Stratum]) -> list[tuple[str, ...]]:
 def _text(value: Value) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    # An empty label is none at all to Prometheus.
-    return label(value).encode("utf-8", "replace").decode() or '""'
+    # An empty label is none at all to Prometheus; controls would reach whoever looks at it.
+    return fmt.visible(label(value)) or '""'
+
+
+def _info(report: Report | None, lake: str) -> Metric:
+    """What is watched, and how its figures are made; every label is there always, empty (as none) where unknown."""
+    from prometheus_client.core import InfoMetricFamily
+
+    setting = {} if report is None else report.setting
+    selection = {} if report is None else report.selection
+    told = {
+        "lake": lake,
+        **{name: setting.get(name) for name in ("run", "engine", "model")},
+        "by": "" if report is None else ",".join(report.by),
+        **{name: selection.get(name) for name in ("where", "baseline")},
+    }
+    text = "What is watched: the lake, its run, engine and model where it holds one, the grouping, filter and baseline."
+    values = {name: "" if value is None else fmt.visible(value) for name, value in told.items()}
+    return InfoMetricFamily("tracelens_watch", text, value=values)
 
 
 class Exposition:
-    """What the page says: the metrics of the last look; a reader gets all of one look."""
+    """What the page says: the metrics of the last look; a reader gets all of one look. `lake` is the lake's name."""
 
-    def __init__(self) -> None:
+    def __init__(self, lake: str = "") -> None:
+        self._lake = lake
         self._page: tuple[Metric, ...] = ()
 
     def show(self, found: Round, seen: Watched) -> None:
@@ -173,7 +207,8 @@ class Exposition:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         fresh = seen.fresh
-        page: list[Metric] = [] if seen.report is None else list(metrics(seen.report))
+        page: list[Metric] = [_info(seen.report, self._lake)]
+        page += [] if seen.report is None else metrics(seen.report)
         page.append(
             GaugeMetricFamily("tracelens_last_look_timestamp_seconds", "When the files were looked at.", time.time())
         )
@@ -194,27 +229,33 @@ class Exposition:
 
 
 @contextmanager
-def served(host: str, port: int) -> Iterator[tuple[Exposition, str]]:
+def served(host: str, port: int, lake: str = "") -> Iterator[tuple[Exposition, str]]:
     """Serve an exposition until the end of the block; its address comes beside it (port 0: any that is free).
 
+    `lake` is what the lake is called on the page.
+
     Raises:
-        InputError: the address is taken or not ours; prometheus_client is not installed.
+        InputError: the address is taken, not ours or none; prometheus_client is not installed.
     """
+    from tracelens.reporters.serving import PageServer
+
     try:
-        from prometheus_client import CollectorRegistry, start_http_server
+        from prometheus_client import CollectorRegistry, make_wsgi_app
     except ImportError as error:
         raise InputError("--prometheus needs the package prometheus_client: pip install prometheus-client") from error
     registry = CollectorRegistry()
-    page = Exposition()
+    page = Exposition(lake)
     registry.register(page)
     try:
-        server, thread = start_http_server(port, addr=host, registry=registry)
-    except (OSError, OverflowError) as error:
+        server = PageServer(host, port, make_wsgi_app(registry))
+    except (OSError, OverflowError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(
-            f"--prometheus: can't serve on {host} port {port}: {reason}; "
+            f"--prometheus: can't serve on {fmt.middle(host, 60)} port {port}: {reason}; "
             "give another port, or another --prometheus-host"
         ) from error
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
     try:
         name = f"[{host}]" if ":" in host else host
         yield page, f"http://{name}:{server.server_port}/metrics"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TextIO
 
 from tracelens.reporters import format as fmt
-from tracelens.reporters.json_ import plain
+from tracelens.reporters.json_ import dumps, plain
 
 TABLE_ROWS = 1000  # more rows are for a file, not for a person
 
@@ -51,7 +50,7 @@ def render(names: Sequence[str], rows: Rows, chosen: str, out: TextIO) -> None:
 
 
 def _json(names: Sequence[str], rows: Rows, out: TextIO) -> None:
-    from tracelens.reporters.json_ import ascii_only, dumps
+    from tracelens.reporters.json_ import ascii_only
 
     ascii_ = ascii_only(out)
     before = "[\n "
@@ -75,7 +74,7 @@ def text(value: Any) -> str:
             return str(value)
         case str():
             return fmt.visible(value)
-    return fmt.visible(json.dumps(value, ensure_ascii=False))
+    return dumps(value)
 
 
 def _limited(rows: Rows) -> tuple[list[Sequence[Any]], bool]:

@@ -41,30 +41,45 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Bullets:
-    """A list under a title; `folded` ones are closed in Markdown, `warn` ones are warnings."""
+    """A list under a title; `folded` ones are closed in Markdown, `warn` ones are warnings.
+
+    `count` is what the title counts where that is not the items, such as figures that share a remedy.
+    """
 
     title: str
     items: tuple[str, ...]
     folded: bool = False
     warn: bool = False
+    count: str = ""
+
+    @property
+    def counted(self) -> str:
+        """The number that a title tells."""
+        return self.count or str(len(self.items))
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """The answer in a sentence first (`lead`), then tables, then lists."""
+    """The answer in a sentence first (`lead`), then tables, then lists.
+
+    `selected` stands quietly below the first sentence: what was asked for.
+    """
 
     lead: tuple[str, ...]
     grids: tuple[Grid, ...] = ()
     bullets: tuple[Bullets, ...] = ()
+    selected: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class View(Generic[Result]):
-    """How one kind of answer is shown: as a sheet, as the JSON document of the contract, as flat rows."""
+    """How one kind of answer is shown: as a sheet, and as the JSON document of the contract.
+
+    CSV and Parquet have the same columns (`reporters/arrow.py`).
+    """
 
     sheet: Callable[[Result], Sheet]
     document: Callable[[Result], Mapping[str, Any]]
-    rows: Callable[[Result], tuple[Sequence[str], Sequence[Sequence[Any]]]]
 
     def render(self, result: Result, chosen: str, out: TextIO, *, width: int | None = None) -> None:
         """Write `result` to `out` in the format `chosen`; `width` is that of a terminal, by default its own."""
@@ -74,9 +89,10 @@ class View(Generic[Result]):
 
                 json_.write(self.document(result), out, indent=2)
             case "csv":
-                from tracelens.reporters import csv_
+                from tracelens.reporters import arrow, csv_
 
-                csv_.write(*self.rows(result), out)
+                told: Any = result
+                csv_.write_table(arrow.table(told, self.document(result)), out)
             case "markdown":
                 from tracelens.reporters import markdown
 
@@ -99,12 +115,14 @@ def key_cells(stratum: Stratum, by: Sequence[str], *, total: bool) -> tuple[Cell
     """The cells of a stratum's key; `all` for the total."""
     if total or not by:
         return (Cell("all"), *(Cell("") for _ in by[1:]))
-    return tuple(Cell(fmt.label(stratum.key.get(c)), style="dim" if stratum.key.get(c) is None else "") for c in by)
+    return tuple(
+        Cell(fmt.label(stratum.key.get(c), column=c), style="dim" if stratum.key.get(c) is None else "") for c in by
+    )
 
 
 def name_of(key: Mapping[str, Any]) -> str:
     """The key of a stratum in a sentence; `all traffic` for the total."""
-    parts = [f"{name}={fmt.label(value)}" for name, value in key.items()]
+    parts = [f"{name}={fmt.label(value, column=name)}" for name, value in key.items()]
     return ", ".join(parts) or "all traffic"
 
 
@@ -119,6 +137,11 @@ def endnotes(warnings: Sequence[Warning], missing: Sequence[Missing]) -> tuple[B
 
     told = (
         Bullets("Warnings", tuple(answer.warning(w) for w in warnings), warn=True),
-        Bullets("What these logs cannot tell, and what gives it", tuple(answer.remedies(missing)), folded=True),
+        Bullets(
+            "What these logs cannot tell, and what gives it",
+            tuple(answer.remedies(missing)),
+            folded=True,
+            count=answer.figures_told(answer.lacking(missing)),
+        ),
     )
     return tuple(bullets for bullets in told if bullets.items)

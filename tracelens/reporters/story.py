@@ -29,7 +29,7 @@ def render(reports: Mapping[str, Report], gaps: Mapping[str, GapResult], claim: 
             for stratum in report.strata:
                 figures = stratum.figures
                 said = f"observed {fmt.times(figures.get('speedup_observed'))}"
-                key = " / ".join(fmt.label(v) for v in stratum.key.values())
+                key = " / ".join(fmt.label(v, column=c) for c, v in stratum.key.items())
                 page.item("-", f"{key}: {said}, relative token time {fmt.ratio(figures.get('relative_token_time'))}")
             page.flush()
         page.gap()

@@ -10,8 +10,8 @@ from tracelens.analysis.results import NOTHING
 from tracelens.analysis.sweep import SweepEntry, SweepResult, SweepStratum
 from tracelens.analysis.sweep_trace import ENOUGH_ROUNDS, FEW_ROUNDS
 from tracelens.reporters import format as fmt
+from tracelens.reporters import selected
 from tracelens.reporters.json_ import SCHEMA_VERSION
-from tracelens.reporters.rows import unique
 from tracelens.reporters.sheet import Bullets, Cell, Grid, Sheet, View, endnotes, name_of
 
 _NAMED = 12  # classes that the lead speaks of; the tables have all
@@ -56,7 +56,7 @@ _HOW = {"observed": "as run", "replayed": "replayed", "geometric": "by the geome
 def _sheet(result: SweepResult) -> Sheet:
     nothing = next((w.text for w in result.warnings if w.code == NOTHING), "")
     if nothing:
-        return Sheet((nothing,))
+        return Sheet((nothing,), selected=selected.line(result.selection))
     drawn = _drawn(result)
     lead = [_sentence(result.total, _whole(result), first=True)]
     if len(drawn) > 1:
@@ -64,7 +64,8 @@ def _sheet(result: SweepResult) -> Sheet:
         if len(result.strata) > _NAMED:
             lead.append(f"{len(result.strata) - _NAMED} more classes: {_where(len(result.strata))}.")
     grids = tuple(grid for grid in (_gives(result, drawn), _takes(result, drawn)) if grid.rows)
-    return Sheet(tuple(lead), grids, (*_remarks(drawn), *endnotes(result.warnings, result.coverage)))
+    ends = (*_remarks(drawn), *endnotes(result.warnings, result.coverage))
+    return Sheet(tuple(lead), grids, ends, selected.line(result.selection))
 
 
 def _alone(result: SweepResult) -> bool:
@@ -222,7 +223,7 @@ def _rows_of(
         if not stratum.entries:
             continue
         sections.add(len(rows))
-        name = " / ".join(fmt.label(v, 40) for v in stratum.key.values()) or "all"
+        name = " / ".join(fmt.label(v, 40, c) for c, v in stratum.key.items()) or "all"
         rows.append((Cell(name, style="bold"), *(Cell("") for _ in columns)))
         if off is not None and stratum.best_k is not None:
             place, cell = off
@@ -308,6 +309,7 @@ def _document(result: SweepResult) -> Mapping[str, Any]:
         "by": list(result.by),
         "k": list(result.ks),
         "claim": None if result.claim is None else dict(result.claim),
+        "selection": dict(result.selection),
         "strata": [_stratum_document(s) for s in result.strata],
         "total": _stratum_document(result.total),
         "coverage": [asdict(m) for m in result.coverage],
@@ -321,20 +323,4 @@ def _stratum_document(stratum: SweepStratum) -> dict[str, Any]:
     return {"key": dict(stratum.key), "ks": ks, **own, "notes": list(stratum.notes)}
 
 
-def _rows(result: SweepResult) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-    names = unique(["row", *result.by, *_ENTRY, *_OWN])
-    return names, list(_lines(result))
-
-
-def _lines(result: SweepResult) -> Iterator[list[Any]]:
-    for stratum in _all(result):
-        kind = "total" if stratum is result.total else "stratum"
-        keys = [stratum.key.get(column) for column in result.by]
-        own = [getattr(stratum, name) for name in _OWN]
-        if not stratum.entries:
-            yield [kind, *keys, *(None for _ in _ENTRY), *own]
-        for entry in stratum.entries:
-            yield [kind, *keys, *(getattr(entry, name) for name in _ENTRY), *own]
-
-
-VIEW: View[SweepResult] = View(_sheet, _document, _rows)
+VIEW: View[SweepResult] = View(_sheet, _document)

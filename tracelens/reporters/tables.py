@@ -11,6 +11,7 @@ from typing import Any
 
 from tracelens.analysis.results import Report, Stratum
 from tracelens.reporters import format as fmt
+from tracelens.reporters.verdicts import disagreement, verdict
 
 Figures = Mapping[str, Any]
 Cell = tuple[str, str]
@@ -77,33 +78,20 @@ def k_text(figures: Figures) -> str:
     return fmt.count(one)
 
 
-def verdict(figures: Figures) -> str:
-    """What the interval of the relative token time, or without it of the observed speedup, says.
-
-    `pays`, `loses`, or `open` where it holds 1.0, is missing, is of a lower bound, or is as near to 1.0 as runs without
-    speculation are to each other.
-    """
-    low, high = figures.get("relative_token_time_low"), figures.get("relative_token_time_high")
-    point = figures.get("relative_token_time")
-    if fmt.is_number(point) and figures.get("relative_token_time_basis") == "lower_bound":
-        return "loses" if point > 1 else "open"
-    if not fmt.is_number(point):
-        if not fmt.is_number(figures.get("speedup_observed")):
-            return fmt.DASH
-        slow, fast = figures.get("speedup_observed_low"), figures.get("speedup_observed_high")
-        low = 1 / fast if fmt.is_number(fast) and fast > 0 else None
-        high = 1 / slow if fmt.is_number(slow) and slow > 0 else None
-    noise, seen = figures.get("control_spread"), point
-    if not fmt.is_number(seen) and fmt.is_number(figures.get("speedup_observed")):
-        seen = 1 / figures["speedup_observed"] if figures["speedup_observed"] > 0 else None
-    if fmt.is_number(noise) and fmt.is_number(seen) and seen > 0 and max(seen, 1 / seen) <= 1 + noise:
-        return "open"
-    if fmt.is_number(high) and high < 1:
-        return "pays"
-    return "loses" if fmt.is_number(low) and low > 1 else "open"
-
-
 _PAYS = {"pays": "yes", "loses": "no", "open": "open", fmt.DASH: fmt.DASH}
+
+
+def _pays_cell(figures: Figures) -> Cell:
+    apart = disagreement(figures)
+    if apart:
+        return f"{_PAYS[apart['step']]} (steps) / {_PAYS[apart['tpot']]} (TPOT)", ""
+    return _PAYS[verdict(figures)], ""
+
+
+def _observed_cell(figures: Figures) -> Cell:
+    """The speedup, with the mark of the gate where it is by TPOT: in a table that has both."""
+    sign = "t " if figures.get("speedup_observed_basis") == "tpot" else ""
+    return sign + fmt.times(figures.get("speedup_observed")), fmt.bounds(figures, "speedup_observed", _short)
 
 
 def _short(value: Any) -> str:
@@ -148,6 +136,7 @@ OBSERVED = Column(
     ("speedup_observed",),
     core=True,
 )
+OBSERVED_MIXED = Column(OBSERVED.head, _observed_cell, OBSERVED.names, core=True)
 CONTROL = Column(
     "control\nnoise",
     _one("control_spread", fmt.percent),
@@ -160,7 +149,7 @@ PLANNED = Column(
 )
 VERDICT = Column(
     "pays?",
-    lambda f: (_PAYS[verdict(f)], ""),
+    _pays_cell,
     ("relative_token_time", "speedup_observed"),
     "pays?: yes or no where the whole interval (of C; of the speedup where C is missing) lies on one side of 1.0, "
     "else open",
@@ -291,7 +280,9 @@ def present(table: Table, rows: tuple[Stratum, ...]) -> tuple[Column, ...]:
 
     if not any(told(column) for column in table.columns if column not in _CONTEXT):
         return ()
-    return tuple(column for column in table.columns if column.core or told(column))
+    mixed = len(_bases(rows)) > 1
+    chosen = (OBSERVED_MIXED if column is OBSERVED and mixed else column for column in table.columns)
+    return tuple(column for column in chosen if column.core or told(column))
 
 
 def rows_of(report: Report) -> tuple[Stratum, ...]:
@@ -305,8 +296,10 @@ def notes(columns: tuple[Column, ...], rows: tuple[Stratum, ...]) -> list[str]:
     for column in columns:
         if column is RHO:
             told.extend(_rho_notes(rows))
-        elif column is OBSERVED or column is OBSERVED_SHORT:
+        elif column in (OBSERVED, OBSERVED_SHORT, OBSERVED_MIXED):
             told.append(_observed_note(rows))
+        elif column is VERDICT:
+            told += [column.note, _APART if any(disagreement(row.figures) for row in rows) else ""]
         elif column in (COST, COST_NARROW) and {INFLATION, RHO_ROUND, OVERHEAD} <= set(columns):
             told.append(column.note.replace("the whole round over one plain step", "the sum of the three"))
         elif column.note:
@@ -321,8 +314,19 @@ def _rho_notes(rows: tuple[Stratum, ...]) -> list[str]:
     return [f"ρ{RHO_SIGN[kind]}: {kind}, {RHO_TEXT[kind]}" for kind in kinds]
 
 
+_APART = (
+    "where the verdicts by steps and by TPOT differ both are told: TPOT holds what lies beyond and between the steps, "
+    "in both runs"
+)
+
+
+def _bases(rows: tuple[Stratum, ...]) -> set[str]:
+    return {str(row.figures["speedup_observed_basis"]) for row in rows if row.figures.get("speedup_observed_basis")}
+
+
 def _observed_note(rows: tuple[Stratum, ...]) -> str:
-    bases = {str(row.figures["speedup_observed_basis"]) for row in rows if row.figures.get("speedup_observed_basis")}
-    told = {"tpot": "speedup_tpot, baseline TPOT over TPOT", "step": "speedup_step, 1/C from the steps"}
+    bases = _bases(rows)
+    mark = "t: " if len(bases) > 1 else ""
+    told = {"tpot": f"{mark}speedup_tpot, baseline TPOT over TPOT", "step": "speedup_step, 1/C from the steps"}
     text = "; ".join(sorted(told.get(b, fmt.visible(b)) for b in bases))
     return f"observed: speedup_observed{', ' + text if text else ''}"

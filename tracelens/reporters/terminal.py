@@ -15,7 +15,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from tracelens.analysis.results import Report, Stratum
-from tracelens.reporters import answer
+from tracelens.reporters import answer, selected
 from tracelens.reporters import format as fmt
 from tracelens.reporters.sheet import Grid, Sheet
 from tracelens.reporters.tables import ALPHA, NARROW, RHO, VERDICT, WIDE, Column, K, Table, notes, present, rows_of
@@ -138,9 +138,12 @@ class TerminalReporter:
 def _answer(page: Page, report: Report) -> None:
     first, *rest = answer.answer(report)
     page.say((first, "bold"))
+    selection = selected.line(report.selection)
+    if selection:
+        page.say((selection, _QUIET))
     for line in rest:
         page.say(line)
-    lacking = 0 if answer.nothing(report) else len(report.coverage)
+    lacking = 0 if answer.nothing(report) else answer.lacking(report.coverage)
     counts = [(len(answer.warnings(report)), "warning"), (lacking, "figure not to be had")]
     told = ", ".join(f"{n} {what if n == 1 else _plural(what)}" for n, what in counts if n)
     if told:
@@ -217,7 +220,7 @@ def _key(page: Page, report: Report, row: Stratum, split: bool) -> list[Text]:
     if row is report.total:
         blanks = max(len(report.by) - 1, 0) if split else 0
         return [page.text("all"), *[page.text("")] * blanks]
-    parts = [(fmt.label(row.key.get(c)), _QUIET if row.key.get(c) is None else "") for c in report.by]
+    parts = [(fmt.label(row.key.get(c), column=c), _QUIET if row.key.get(c) is None else "") for c in report.by]
     if split:
         return [page.text(part) for part in parts]
     joined: list[tuple[str, str]] = []
@@ -289,6 +292,8 @@ def sheet(shown: Sheet, out: TextIO, width: int | None = None) -> None:
     page = Page(out, width)
     first, *rest = shown.lead
     page.say((first, "bold"))
+    if shown.selected:
+        page.say((shown.selected, _QUIET))
     for line in rest:
         page.say(line)
     told: set[str] = set()

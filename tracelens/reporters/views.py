@@ -27,9 +27,9 @@ def view(command: str) -> View[Any]:
     """
     match command:
         case "report":
-            from tracelens.reporters import csv_, json_, notebook
+            from tracelens.reporters import json_, notebook
 
-            return ReportView(notebook.report_sheet, json_.document, csv_.cells)
+            return ReportView(notebook.report_sheet, json_.document)
         case "gap":
             from tracelens.reporters import gap
 

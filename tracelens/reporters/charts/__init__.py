@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -50,9 +51,18 @@ def pick(result: Any, name: str | None = None) -> Drawn:
     for chosen in [name] if name is not None else list(makers):
         found = makers[chosen]()
         if not isinstance(found, Absent):
-            return found
+            return dataclasses.replace(found, about=_about(result))
         reasons.append(f"{chosen}: {found.because}")
     raise InputError(f"no chart can be drawn: {'; '.join(dict.fromkeys(reasons))}")
+
+
+def _about(result: Any) -> tuple[str, ...]:
+    from tracelens.analysis.page import Page
+    from tracelens.reporters import selected
+
+    page = isinstance(result, Page)
+    selection = result.report.selection if page else result.selection
+    return tuple(filter(None, (selected.covered(result.covered) if page else "", selected.line(selection))))
 
 
 def chart(result: Any, name: str | None = None) -> alt.TopLevelMixin:

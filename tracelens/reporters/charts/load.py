@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import altair as alt
 
+from tracelens.analysis import results
 from tracelens.analysis.page import Cell, Moment
 from tracelens.reporters import format as fmt
 from tracelens.reporters.charts.drawn import Absent, Drawn, Head, Numbers, Row, finite, layered
@@ -37,6 +37,8 @@ def over_time(times: Sequence[Moment], *, cut: bool) -> Drawn | Absent:
     every, times = times, [m for m in times if any(fmt.is_number(getattr(m, name)) for name, _ in told)]
     one_day = len({m.started.date() for m in times}) == 1
     stamp = "%H:%M:%S" if one_day else "%m-%d %H:%M"
+    first, last = times[0].started, times[-1].started
+    day = f"time on {first:%Y-%m-%d}, UTC" if one_day else f"time, {first:%Y-%m-%d} to {last:%Y-%m-%d}, UTC"
     changes = [m for m in times if m.is_first]
     many = len(changes) > 1
     marks = {id(m): _mark(i) for i, m in enumerate(changes)} if many else {}
@@ -50,7 +52,7 @@ def over_time(times: Sequence[Moment], *, cut: bool) -> Drawn | Absent:
     ]  # fmt: skip
     says = f"{title}, {len(times)} points from {times[0].started:%Y-%m-%d %H:%M} to {times[-1].started:%Y-%m-%d %H:%M}"
     panels = tuple(
-        _panel(rows, name, axis, last=i == len(told) - 1, first=i == 0, stamp=stamp, says=f"{axis}. {says}")
+        _panel(rows, name, axis, title=day, last=i == len(told) - 1, first=i == 0, stamp=stamp, says=f"{axis}. {says}")
         for i, (name, axis) in enumerate(told)
     )
     notes = [f"One point: {_width(times[0].bucket_seconds)} (UTC). Time without records is left out."]
@@ -65,12 +67,12 @@ def over_time(times: Sequence[Moment], *, cut: bool) -> Drawn | Absent:
 
 
 def _panel(
-    rows: Sequence[Row], name: str, axis: str, *, first: bool, last: bool, stamp: str, says: str
+    rows: Sequence[Row], name: str, axis: str, *, title: str, first: bool, last: bool, stamp: str, says: str
 ) -> alt.LayerChart:
     # Labels are cut from the text of the moment: it sorts, and two points of one time share a place.
     cut = "slice(datum.label, 11)" if stamp == "%H:%M:%S" else "replace(slice(datum.label, 5, 16), 'T', ' ')"
     shown = alt.Axis(
-        labelExpr=cut, labelAngle=0, labelOverlap="greedy", labelSeparation=12, labelBound=True, title="time, UTC"
+        labelExpr=cut, labelAngle=0, labelOverlap="greedy", labelSeparation=12, labelBound=True, title=title
     )
     x = alt.X("when:O", axis=shown if last else None)
     y = alt.Y(f"{name}:Q", title=axis).scale(zero=False).axis(tickCount=3, minExtent=42)
@@ -149,8 +151,8 @@ def heat_map(cells: Sequence[Cell]) -> Drawn | Absent:
         for c in told
     ]  # fmt: skip
     says = f"{title}: " + "; ".join(f"batch {r['label']}, context {r['context']}: {r['text']}" for r in rows[:16])
-    x = alt.X("context:N", sort=contexts, title="context length, tokens").axis(labelAngle=0, orient="top")
-    y = alt.Y("label:N", sort=batches, title="requests in the step").axis(titleY=-30)
+    x = alt.X("context:N", sort=contexts, title="context length, tokens").axis(labelAngle=0)
+    y = alt.Y("label:N", sort=batches, title="requests in the step")
     far = max(abs((c.relative_token_time or 1.0) - 1.0) for c in told)
     color = alt.Color("time:Q", legend=None).scale(domain=[1 - far, 1 + far], domainMid=1, range="diverging")
     words = (("label", "batch"), ("context", "context"), ("text", "token time / plain"), ("rounds", "rounds"))
@@ -160,7 +162,7 @@ def heat_map(cells: Sequence[Cell]) -> Drawn | Absent:
     count = alt.Chart().mark_text(style="label", fontSize=11, dy=9, opacity=0.75).encode(x=x, y=y, text="rounds:N")
     return Drawn(
         "heat-map", title, says, (layered(rows, tiles, value, count, height=alt.Step(52), says=says),),
-        _cells(cells), ("baseline", "heat_map"), ("relative_token_time", "batch_bucket", "context_bucket"),
+        _cells(cells), ("heat_map",), ("relative_token_time", "batch_bucket", "context_bucket"),
         ("Blue below 1.0: speculation pays; orange above. All classes of traffic together.",),
     )  # fmt: skip
 
@@ -170,11 +172,10 @@ def _least(cell: Cell) -> str:
 
 
 def bucket(name: str | None) -> str:
-    """A bucket without the zeros that make it sort, its own lower end told where the name has none."""
+    """A bucket of batch or context as a person writes it."""
     if name is None:
         return "not logged"
-    plain = re.sub(r"\b0+(?=\d)(?!\.)", "", name)
-    return plain.replace("-", "–").replace("< 0.5k", "< 512")
+    return results.bucket(name)
 
 
 def _cells(cells: Sequence[Cell]) -> Numbers:

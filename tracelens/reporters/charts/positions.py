@@ -20,15 +20,16 @@ from tracelens.reporters.charts.drawn import (
     finite,
     labels,
     layered,
+    legend,
+    whole_ticks,
 )
 
-_SHORT = 12  # characters of a label with which three stand beside each other
 _WHY = "no record tells which draft positions were accepted (rounds, histograms, or counts of fixed draft length)"
 
 
 def named(report: Report) -> list[tuple[str, Stratum]]:
     """All traffic first, then the classes in the order of the report."""
-    names = labels([tuple(s.key.values()) for s in report.strata])
+    names = labels([s.key for s in report.strata])
     found = list(zip(names, report.strata, strict=True))
     return [("all traffic", report.total), *(found if len(found) > 1 else ())]
 
@@ -60,11 +61,10 @@ def _curves(report: Report, name: str, title: str, axis: str, *, first: int) -> 
     rows = [row for label, stratum in shown for row in _points(label, stratum, name, first)]
     names = [label for label, _ in shown]
     says = f"{title}: {'; '.join(_told(label, s, name) for label, s in shown)}. The target's own token is excluded."
-    x = alt.X("position:Q", title="draft position").axis(format="d", tickMinStep=1, grid=False)
+    longest = max(row["position"] for row in rows)
+    x = alt.X("position:Q", title="draft position").axis(whole_ticks(range(first, longest + 1)))
     y = alt.Y("value:Q", title=axis).scale(domain=[0, 1]).axis(format="%", tickCount=5)
-    color = (
-        alt.Color("series:N", sort=None).scale(domain=names).legend(columns=3 if max(map(len, names)) <= _SHORT else 2)
-    )
+    color = alt.Color("series:N", sort=None, legend=legend(names)).scale(domain=names)
     band = (
         alt.Chart()
         .transform_filter("isValid(datum.low)")
@@ -78,14 +78,13 @@ def _curves(report: Report, name: str, title: str, axis: str, *, first: int) -> 
         .encode(x=x, y=y, color=color, tooltip=[alt.Tooltip("series:N", title="class"), "position:Q",
                                                 alt.Tooltip("text:N", title=name)])
     )  # fmt: skip
-    layers = (band, line, dots) if name == "survival" else (line, dots)
     left_out = sum(1 for _, s in found if s.figures.get(name)) - len(shown)
-    notes = ["Band: 95 % interval by request."] if name == "survival" else []
+    notes = ["Band: 95 % interval by request."] if any(row["low"] is not None for row in rows) else []
     notes += [f"All traffic and the {MOST_CURVES} classes with most rounds are drawn; the table has all."] * (
         left_out > 0
     )
     return Drawn(
-        name, title, says, (layered(rows, *layers, height=240, says=says),), _numbers(found, name, first),
+        name, title, says, (layered(rows, band, line, dots, height=240, says=says),), _numbers(found, name, first),
         ("hazards",), (name,), tuple(notes),
     )  # fmt: skip
 
@@ -116,8 +115,6 @@ def _numbers(found: Sequence[tuple[str, Stratum]], name: str, first: int) -> Num
         for row in _points(label, stratum, name, first)
     ]
     heads = (Head("class"), Head("position"), Head(name, name), Head("95 %", "interval"))
-    if name == "hazard":
-        return Numbers(heads[:3], tuple(row[:3] for row in rows))
     return Numbers(heads, tuple(rows))
 
 
@@ -162,7 +159,7 @@ def rollback(report: Report, delta: int) -> Drawn | Absent:
     return Drawn(
         "rollback", title, says,
         (layered(rows, band, *bars, top.transform_filter(alt.datum.kind == "top"), words, height=220, says=says),),
-        _length_numbers(found, delta), ("rollback", "near_k"), ("rollback_len", "near_k_round_share", "near_k_excess"),
+        _length_numbers(found, delta), ("rollback",), ("rollback_len", "near_k_round_share", "near_k_excess"),
         (f"Strong: {near_text}; on the shaded band all are. Over rounds with a draft.",),
         choices if len(choices) > 1 else None,
     )  # fmt: skip

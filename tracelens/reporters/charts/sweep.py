@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import altair as alt
 
@@ -19,6 +19,8 @@ from tracelens.reporters.charts.drawn import (
     finite,
     labels,
     layered,
+    whole_ticks,
+    words,
 )
 
 _SOURCES = ("observed", "replayed", "extrapolated", "geometric")
@@ -30,7 +32,7 @@ def sweep(result: SweepResult | None, because: str | None) -> Drawn | Absent:
     if result is None:
         return Absent("sweep", title, because or "no sweep was made")
     every = [result.total, *(result.strata if len(result.strata) > 1 else ())]
-    named = list(zip(["all traffic", *labels([tuple(s.key.values()) for s in every[1:]])], every, strict=True))
+    named = list(zip(["all traffic", *labels([s.key for s in every[1:]])], every, strict=True))
     told = [(name, s) for name, s in named if any(e.relative_token_time is not None for e in s.entries)]
     if not told:
         return Absent("sweep", title, result.total.why or "no K has a relative token time")
@@ -38,10 +40,11 @@ def sweep(result: SweepResult | None, because: str | None) -> Drawn | Absent:
     drawn = [told[0], *(pair for pair in told[1:] if pair in kept)]
     choices = {name: [_row(e, s) for e in s.entries if e.relative_token_time is not None] for name, s in drawn}
     says = f"{title}: {'; '.join(f'{name} {_best(s)}' for name, s in drawn[:12])}"
+    ks = {row["k"] for rows in choices.values() for row in rows}
     sources = [s for s in _SOURCES if any(row["source"] == s for rows in choices.values() for row in rows)]
     return Drawn(
-        "sweep", title, says, (_chart(next(iter(choices.values())), sources, says),), _numbers(named),
-        ("run_lengths", "replay_domain", "round_times", "baseline", "alpha", "rho"),
+        "sweep", title, says, (_chart(next(iter(choices.values())), ks, sources, says),), _numbers(named),
+        ("round_times", "replay_domain", "run_lengths"),
         ("relative_token_time", "replay", "best_k", "tau_verified"),
         ("Ring: the best K. Thin lines: 95 % intervals. The dashed line is plain decoding (K 0); below it speculation"
          " pays.", *cut_note(len(drawn) - 1, len(told) - 1)),
@@ -49,8 +52,8 @@ def sweep(result: SweepResult | None, because: str | None) -> Drawn | Absent:
     )  # fmt: skip
 
 
-def _chart(rows: Sequence[Row], sources: list[str], says: str) -> alt.LayerChart:
-    x = alt.X("k:Q", title="draft length K, tokens").axis(format="d", tickMinStep=1, grid=False)
+def _chart(rows: Sequence[Row], ks: Iterable[int], sources: list[str], says: str) -> alt.LayerChart:
+    x = alt.X("k:Q", title="draft length K, tokens").axis(whole_ticks(ks))
     x = x.scale(zero=False, padding=14)
     y = alt.Y("time:Q", title="time of a token / plain decoding").scale(zero=False, nice=True).axis(tickCount=5)
     color = alt.Color("source:N", sort=None).scale(domain=sources)
@@ -85,9 +88,9 @@ def _chart(rows: Sequence[Row], sources: list[str], says: str) -> alt.LayerChart
         .mark_point(style="ink", filled=False, size=260, opacity=1)
         .encode(x=x, y=y)
     )
-    words = alt.Chart().transform_filter(alt.datum.best).mark_text(style="label", dy=22).encode(x=x, y=y, text="word:N")
+    told = [t.encode(x=x, y=y, text="word:N") for t in words(alt.Chart().transform_filter(alt.datum.best), dy=22)]
     plain = alt.Chart().mark_rule(style="reference").encode(y=alt.datum(1.0))
-    return layered(rows, line, plain, spread, *dots, ring, words, height=260, says=says)
+    return layered(rows, line, plain, spread, *dots, ring, *told, height=260, says=says)
 
 
 def _row(entry: SweepEntry, stratum: SweepStratum) -> Row:

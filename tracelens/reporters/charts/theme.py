@@ -73,6 +73,7 @@ def config(palette: Palette) -> dict[str, Any]:
             "band": {"color": palette.accent, "opacity": 0.09},
             "paper": {"color": palette.paper},
             "label": text,
+            "halo": {**text, "color": palette.paper, "stroke": palette.paper, "strokeWidth": 4, "strokeJoin": "round"},
             "quiet": {**text, "color": palette.muted, "fontSize": 11},
             "unsure": {"color": palette.unsure, "strokeWidth": 2},
             **{f"mark-{name}": {"color": color} for name, color in verdicts.items()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 import altair as alt
@@ -20,9 +21,12 @@ from tracelens.reporters.charts.drawn import (
     label_axis,
     labels,
     layered,
+    words,
 )
 from tracelens.reporters.gap import LEAST_MOVED, moved, signed
 
+NBSP = "\u00a0"
+_NARROW = 19  # letters that a phone shows beside the bars
 _STYLES = {"total": "ink", "loss": "accent", "gain": "soft"}
 _OPEN = ("* holds causes that nobody logged apart: the numbers name them.",)
 _SHORT = {
@@ -30,7 +34,7 @@ _SHORT = {
     "k_shift": "draft length",
     "shape": "shape of acceptance",
     "terminal_cuts": "cuts at a stop",
-    "plain_steps": "rounds without a draft",
+    "plain_steps": "plain rounds",
     "verify_inflation": "verify pass",
     "repack": "candidate assembly",
     "rollback": "KV repair",
@@ -50,7 +54,7 @@ def waterfall(result: GapResult | None) -> Drawn | Absent:
             "waterfall", title, "give what was planned: --claim alpha=.72,rho=.1,k=5 (α, ρ and K of the offline test)"
         )
     every = [result.total, *(result.strata if len(result.strata) > 1 else ())]
-    names = ["all traffic", *labels([tuple(s.key.values()) for s in every[1:]])]
+    names = ["all traffic", *labels([s.key for s in every[1:]])]
     named = list(zip(names, every, strict=True))
     told = [(name, s) for name, s in named if s.speedup_observed is not None]
     if not told:
@@ -65,9 +69,9 @@ def waterfall(result: GapResult | None) -> Drawn | Absent:
         says,
         (_chart(next(iter(choices.values())), says),),
         _numbers(named, result),
-        ("baseline", "alpha", "rho", "speedup", "rollback"),
+        ("outcome",),
         ("speedup_claimed", "speedup_observed", "gap_term", "interval"),
-        ("Dark: planned and observed. Strong: a cause that took speedup; pale: one that gave. Thin lines: 95 %"
+        ("From 0: planned and observed. From bar to bar: a strong one took speedup, a pale one gave. Thin lines: 95 %"
          " intervals by request. The points add up exactly.",
          *(_OPEN if _any_open(drawn) else ()),
          *cut_note(len(drawn) - 1, len(told) - 1)),
@@ -78,7 +82,9 @@ def waterfall(result: GapResult | None) -> Drawn | Absent:
 def _chart(rows: list[Row], says: str) -> alt.LayerChart:
     y = alt.Y("label:N", sort=None, title=None, axis=label_axis())
     x = alt.X("start:Q", title="speedup over plain decoding").scale(zero=True).axis(tickCount=6)
-    words = alt.Chart().mark_text(style="label", align="left", dx=7).encode(y=y, x=alt.X("at:Q"), text="text:N")
+    # The first layer sets the order of the rows, so it has all of them.
+    order = alt.Chart().mark_tick(opacity=0).encode(y=y)
+    told = [t.encode(y=y, x=alt.X("at:Q"), text="text:N") for t in words(alt.Chart(), align="left", dx=7)]
     bars = [
         alt.Chart()
         .transform_filter(alt.datum.kind == kind)
@@ -99,7 +105,7 @@ def _chart(rows: list[Row], says: str) -> alt.LayerChart:
         .encode(y=y, x=alt.X("low:Q"), x2="high:Q")
     )
     line = alt.Chart().mark_rule(style="reference").encode(x=alt.datum(1.0))
-    return layered(rows, words, line, *bars, spread, height=alt.Step(34), says=says)
+    return layered(rows, order, line, *bars, spread, *told, height=alt.Step(34), says=says)
 
 
 def _rows(stratum: GapStratum, result: GapResult) -> list[Row]:
@@ -139,7 +145,9 @@ def _any_open(drawn: Sequence[tuple[str, GapStratum]]) -> bool:
 def _label(term: GapTerm, result: GapResult) -> str:
     name = _SHORT.get(term.name) or cause(term.name)
     told = moved(term, result.claim).strip(" ,")
-    return f"{name}{'' if term.measured else ' *'}{chr(10) + told if told else ''}"
+    text = f"{name}{'' if term.measured else NBSP + '*'}"
+    # A name alone takes both lines, so that a phone shows all of it.
+    return f"{text}\n{told}" if told else "\n".join(textwrap.wrap(text, _NARROW, max_lines=2))
 
 
 def _numbers(named: list[tuple[str, GapStratum]], result: GapResult) -> Numbers:

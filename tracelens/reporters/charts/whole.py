@@ -16,8 +16,8 @@ _LINE = 104
 
 
 def whole(drawn: Drawn) -> alt.TopLevelMixin:
-    """One Altair chart with title, notes and the light theme on white."""
-    subtitle = [line for note in drawn.notes for line in textwrap.wrap(note, _LINE)]
+    """One Altair chart with title, what it is about, notes and the light theme on white."""
+    subtitle = [line for text in (*drawn.about, *drawn.notes) for line in textwrap.wrap(text, _LINE)]
     title = alt.TitleParams(drawn.title, subtitle=subtitle) if subtitle else alt.TitleParams(drawn.title)
     settings = {**config(LIGHT), "background": LIGHT.paper}
     panels = drawn.panels

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from tracelens.analysis.page import Page
 from tracelens.analysis.results import NOTHING
-from tracelens.reporters import answer
+from tracelens.reporters import answer, selected
 from tracelens.reporters import format as fmt
 from tracelens.reporters.charts.strata import VERDICTS, Class
 from tracelens.reporters.html.markup import Markup, join, tag
 from tracelens.reporters.html.parts import term
-from tracelens.reporters.tables import RHO_SIGN, Figures, k_text, rho, verdict
+from tracelens.reporters.tables import RHO_SIGN, Figures, k_text, rho
+from tracelens.reporters.verdicts import verdict
 
 _WORDS = {
     "pays": "Speculation pays",
@@ -19,6 +18,10 @@ _WORDS = {
     "open": "Open whether speculation pays",
 }
 _CHIPS = 8
+_WORST = ("loses", "open", "pays")
+#: Two tiles side by side may have two bases.
+_BY = {"step": ", by steps", "tpot": ", by TPOT"}
+_SHORT = 40  # characters of a reason that a chip can hold
 
 
 def hero(page: Page, classes: list[Class]) -> Markup:
@@ -31,7 +34,8 @@ def hero(page: Page, classes: list[Class]) -> Markup:
     figures, lead = page.report.total.figures, _lead(page)
     return tag(
         "section",
-        tag("p", _about(page), class_="eyebrow"),
+        tag("p", selected.covered(page.covered), class_="eyebrow"),
+        tag("p", asked, class_="eyebrow") if (asked := selected.line(page.report.selection)) else "",
         tag("h1", headline(figures)),
         *(tag("p", line, class_="lead") for line in lead[:1]),
         _tiles(figures, classes[0]),
@@ -49,7 +53,7 @@ def headline(figures: Figures) -> str:
     if found not in _WORDS:
         plan = f"; {fmt.times(planned)} was planned" if fmt.is_number(planned) else ""
         return f"Whether speculation pays cannot be told from these records{plan}"
-    word = _WORDS[found]
+    word = answer.told_verdict(figures, _WORDS)
     if fmt.is_number(observed):
         if not fmt.is_number(planned):
             return f"{word}: {fmt.times(observed)} over plain decoding"
@@ -73,21 +77,6 @@ def _lead(page: Page) -> list[str]:
     return [line for line in lines if line]
 
 
-def _about(page: Page) -> str:
-    covered = page.covered
-    more = f" and {covered.runs - len(covered.run_names)} more" if covered.runs > len(covered.run_names) else ""
-    runs = f"{', '.join(fmt.label(name, 40) for name in covered.run_names)}{more}"
-    parts = [runs, *(fmt.label(e, 40) for e in covered.engines), *(fmt.label(m, 60) for m in covered.models)]
-    return " · ".join(filter(None, [*parts, _span(covered.first, covered.last)]))
-
-
-def _span(first: datetime | None, last: datetime | None) -> str:
-    if first is None or last is None:
-        return ""
-    end = f"{last:%H:%M}" if first.date() == last.date() else f"{last:%Y-%m-%d %H:%M}"
-    return f"{first:%Y-%m-%d %H:%M} to {end} UTC"
-
-
 def _tiles(figures: Figures, total: Class) -> Markup:
     cost, kind = rho(figures)
     draft = f"ρ{RHO_SIGN[kind]} {fmt.ratio(cost)}" if cost is not None else "ρ not measured"
@@ -97,12 +86,12 @@ def _tiles(figures: Figures, total: Class) -> Markup:
         alpha += " · no α breaks even" if even > 1 else f" · breaks even at {even:.2f}"
     near = figures.get("near_k_round_share")
     least = "≥ " if total.basis == "lower_bound" else ""
-    by = ", by TPOT" if total.basis == "tpot" else ""
     return tag(
         "div",
         _speedup(figures),
-        _tile("relative_token_time", "Relative token time", least + fmt.ratio(total.time),
-              fmt.interval(total.low, total.high, fmt.tokens), f"of plain decoding{by}; below 1.0 pays"),
+        _tile("relative_token_time", f"Relative token time{_BY.get(total.basis or '', '')}",
+              least + fmt.ratio(total.time), fmt.interval(total.low, total.high, fmt.tokens),
+              "of plain decoding; below 1.0 pays"),
         _tile("draft_accept_ratio", "Acceptance α", fmt.ratio(figures.get("draft_accept_ratio")),
               fmt.bounds(figures, "draft_accept_ratio", fmt.tokens), alpha),
         _tile("tau_committed", "Tokens a round τ", fmt.tokens(figures.get("tau_committed")),
@@ -124,10 +113,11 @@ def _tile(name: str, title: str, value: str, bounds: str, foot: object) -> Marku
 
 def _speedup(figures: Figures) -> Markup:
     planned, observed = figures.get("speedup_claimed"), figures.get("speedup_observed")
+    title = f"Observed speedup{_BY.get(figures.get('speedup_observed_basis') or '', '')}"
     value, bounds = fmt.times(observed), fmt.bounds(figures, "speedup_observed", fmt.tokens)
     if not (fmt.is_number(planned) and fmt.is_number(observed)):
         foot = f"planned {fmt.times(planned)}" if fmt.is_number(planned) else "no plan given: --claim alpha=…,rho=…,k=…"
-        return _tile("speedup_observed", "Observed speedup", value, bounds, foot)
+        return _tile("speedup_observed", title, value, bounds, foot)
     most = max(planned, observed)
     bars = tag(
         "div",
@@ -135,7 +125,7 @@ def _speedup(figures: Figures) -> Markup:
         _bar("observed", observed, most, "seen"),
         class_="bars",
     )
-    return _tile("speedup_observed", "Observed speedup", value, bounds, bars)
+    return _tile("speedup_observed", title, value, bounds, bars)
 
 
 def _bar(name: str, value: float, most: float, style: str) -> Markup:
@@ -148,27 +138,36 @@ def _bar(name: str, value: float, most: float, style: str) -> Markup:
 
 
 def _strip(page: Page, classes: list[Class]) -> Markup:
+    """The worst classes, what the others are, and how much is to be known beside them."""
     told = [c for c in classes if c.time is not None and not c.is_total]
-    counts = [(word, sum(c.verdict == name for c in told)) for name, word in VERDICTS.items()]
-    summary = ", ".join(f"{n} {word}" for word, n in counts if n)
-    chips = [
-        tag("span", tag("b", fmt.shorten(c.label, 40)), f" {VERDICTS[c.verdict]} {fmt.tokens(c.time)}",
-            class_=f"chip {c.verdict}")
-        for c in told[:_CHIPS]
-    ]  # fmt: skip
-    more = [tag("a", f"{len(told) - _CHIPS} more classes", href="#classes")] if len(told) > _CHIPS else []
+    told.sort(key=lambda c: _WORST.index(c.verdict))  # and in each by time, as they come
+    chips = [_chip(c) for c in told[:_CHIPS]]
+    rest = told[_CHIPS:]
+    more = [tag("a", f"{len(rest)} more class{'es'[: 2 * (len(rest) > 1)]}: {_counts(rest)}", href="#classes")]
     warned = sum(w.code != NOTHING for w in page.report.warnings)
-    missing = len(page.report.coverage)
+    missing = answer.lacking(page.report.coverage)
     notes = [
         tag("a", f"{warned} warning{'' if warned == 1 else 's'}", href="#warnings", class_="alert" if warned else None)
         if warned
         else tag("span", "no warnings"),
-        tag("a", f"{missing} figure{'' if missing == 1 else 's'} not in these logs", href="#coverage")
-        if missing
-        else "",
+        tag("a", f"{answer.figures_told(missing)} not in these logs", href="#coverage") if missing else "",
     ]
-    classes_line = tag("p", *join_space([*chips, *more]), class_="chips", title=summary) if len(told) > 1 else ""
-    return join((classes_line, tag("p", join(notes, " · "), class_="alerts")))
+    line = tag("p", *join_space([*chips, *more[: len(rest)]]), class_="chips", title=_counts(told))
+    return join((line if len(told) > 1 else "", tag("p", join(notes, " · "), class_="alerts")))
+
+
+def _counts(classes: list[Class]) -> str:
+    """How many of them pay, cost more or are open, the losing ones first."""
+    words = {"loses": ("costs more", "cost more"), "open": ("open", "open"), "pays": ("pays", "pay")}
+    counts = [(sum(c.verdict == name for c in classes), pair) for name, pair in words.items()]
+    return ", ".join(f"{n} {pair[n > 1]}" for n, pair in counts if n)
+
+
+def _chip(c: Class) -> Markup:
+    text = f" {VERDICTS[c.verdict]} {c.told}{f', {c.apart}' if c.apart else ''}"
+    if c.decision:
+        text += f", {c.why}: gate {c.decision}" if len(c.why) <= _SHORT else f"; gate {c.decision}"
+    return tag("span", tag("b", fmt.middle(c.label, 40)), text, class_=f"chip {c.verdict}", title=c.why or None)
 
 
 def join_space(parts: list[Markup]) -> list[object]:

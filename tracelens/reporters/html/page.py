@@ -17,6 +17,7 @@ from tracelens.reporters.charts import charts
 from tracelens.reporters.charts.drawn import Drawn
 from tracelens.reporters.charts.strata import classes
 from tracelens.reporters.charts.theme import DARK, LIGHT, config
+from tracelens.reporters.html.classes import bounded
 from tracelens.reporters.html.hero import headline, hero
 from tracelens.reporters.html.markup import Markup, data, join, raw, tag, text
 from tracelens.reporters.html.sections import SECTIONS, sections
@@ -32,6 +33,7 @@ def render(page: Page, out: TextIO) -> None:
 
 def html(page: Page) -> str:
     """The page as text: one file that needs no network."""
+    every, page = page, bounded(page)
     found = charts(page)
     nothing = bool(answer.nothing(page.report))
     drawn = {} if nothing else {name: d for name, d in found.items() if isinstance(d, Drawn)}
@@ -45,7 +47,7 @@ def html(page: Page) -> str:
         style=_file("page.css"),
         theme=f"<script>{theme}</script>",
         navigation="" if nothing else _navigation(),
-        body=join((hero(page, classes(page.report, page.gate)), sections(page, found))),
+        body=join((hero(every, classes(every.report, every.gate)), sections(page, found, every))),
         version=text(__version__),
         data=_data(page, drawn),
         scripts="".join(f"<script>{script}</script>" for script in scripts),

@@ -6,20 +6,15 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from tracelens.analysis.page import Page
-from tracelens.analysis.results import Stratum
-from tracelens.reporters import answer, tables
+from tracelens.analysis.page_sql import command
+from tracelens.reporters import answer
 from tracelens.reporters import format as fmt
 from tracelens.reporters.charts.drawn import Absent, Drawn, Head, Numbers
+from tracelens.reporters.html.classes import advice, strata
 from tracelens.reporters.html.markup import Markup, join, tag
 from tracelens.reporters.html.parts import absent, definitions, figure, sql_button, table, term
-from tracelens.reporters.sheet import name_of
 
-#: Marks of verdicts in tables: the text says the same as the colour.
-MARKS = {"yes": "pays", "no": "loses", "open": "open", "pays": "pays", "costs more": "loses"}
-#: Tables of the report that are open: what speculation gives, and acceptance.
-_OPEN_TABLES = 2
 _TOP_SQL = ("top_requests",)
-_REPORT_SQL = ("alpha", "hazards", "near_k", "baseline", "rho", "speedup")
 
 #: Sections of the page: id and name in its navigation.
 SECTIONS = (
@@ -29,16 +24,23 @@ SECTIONS = (
 )  # fmt: skip
 
 
-def sections(page: Page, found: Mapping[str, Drawn | Absent]) -> Markup:
-    """All of them; of a page without data only what says why."""
+def sections(page: Page, found: Mapping[str, Drawn | Absent], every: Page | None = None) -> Markup:
+    """All of them; of a page without data only what says why.
+
+    Args:
+        page: what is shown.
+        found: its charts.
+        every: the page with all classes, where `page` has the ends of many alone.
+    """
+    every = every or page
     if answer.nothing(page.report):
         return join((_data(page), _definitions()))
     show = partial(_figure, page, found)
     return join(
         (
             _section("gap", "Where the planned speedup went", show("waterfall", wide=True)),
-            _section("classes", "Which classes of traffic pay", show("token-time"), show("alpha"), _advice(page),
-                     _strata(page)),
+            _section("classes", "Which classes of traffic pay", _left_out(page, every), show("token-time"),
+                     show("alpha"), advice(every), strata(page)),
             _section("positions", "How far drafts get", show("hazard"), show("survival")),
             _section("rollbacks", "What rollbacks cost", show("rollback"), _rollbacks(page)),
             _section("time", "How cost moves over time", show("over-time", wide=True)),
@@ -59,57 +61,19 @@ def _figure(page: Page, found: Mapping[str, Drawn | Absent], name: str, *, wide:
     drawn = found[name]
     if isinstance(drawn, Absent):
         return absent(drawn, page.report.coverage, wide=wide)
-    return figure(drawn, page.statements.parts(drawn.queries), wide=wide)
+    return figure(drawn, page.statements.parts(drawn.queries, name), wide=wide)
 
 
-def _advice(page: Page) -> Markup | str:
-    told = [(name_of(s.key), text) for s in (*page.gate.strata, page.gate.total) for text in s.advice]
-    if not told:
+def _left_out(page: Page, every: Page) -> Markup | str:
+    """How many classes are not on this page, and the command that lists them."""
+    shown, all_of = len(page.report.strata), len(every.report.strata)
+    if shown == all_of:
         return ""
-    shown = told[:12]
-    items = [tag("li", tag("b", name), ": ", text, ".") for name, text in shown]
-    more = f" ({len(told) - len(shown)} more: tracelens gate)" if len(told) > len(shown) else ""
-    return tag("div", tag("h3", f"What follows{more}"), tag("ul", *items), class_="card wide advice")
-
-
-def _strata(page: Page) -> Markup:
-    """The tables of the report, one row a class; cost and formulas are folded."""
-    report, rows = page.report, tables.rows_of(page.report)
-    shown = [(t, columns) for t in tables.NARROW if (columns := tables.present(t, rows))]
-    blocks = []
-    for i, (told, columns) in enumerate(shown):
-        heads = (*(Head(name) for name in report.by or ("",)), *(Head(c.head, _definition(c)) for c in columns))
-        cells = tuple(_cells(page, s, columns) for s in report.strata)
-        numbers = Numbers(heads, cells, _cells(page, report.total, columns))
-        body = join(
-            (
-                table(numbers, told.title, keys=max(len(report.by), 1), marks=MARKS),
-                tag(
-                    "details",
-                    tag("summary", "Conventions"),
-                    tag("ul", *(tag("li", note) for note in tables.notes(columns, rows)), class_="note"),
-                ),
-            )
-        )
-        folded = i >= _OPEN_TABLES
-        blocks.append(
-            tag("details", tag("summary", told.title), body) if folded else tag("div", tag("h3", told.title), body)
-        )
-    foot = tag("div", tag("span"), sql_button(page.statements.parts(_REPORT_SQL), "the tables"), class_="foot")
-    return tag("div", *blocks, foot, class_="card wide stack")
-
-
-def _definition(column: tables.Column) -> str:
-    return "verdict" if column is tables.VERDICT else column.names[0]
-
-
-def _cells(page: Page, stratum: Stratum, columns: Sequence[tables.Column]) -> tuple[str, ...]:
-    by = page.report.by
-    if stratum is page.report.total:
-        key = ["all traffic", *[""] * (len(by) - 1)]
-    else:
-        key = [fmt.label(stratum.key.get(name), 80) for name in by]
-    return (*key, *(" ".join(filter(None, c.cell(stratum.figures))) for c in columns))
+    text = (
+        f"{all_of:,} classes of traffic: this page has the {shown} slowest and fastest against plain decoding, "
+        f"of {all_of - shown:,} more only the total. All of them: "
+    )
+    return tag("p", text, tag("code", command("report", page.question), " -o classes.csv"), class_="card wide note")
 
 
 def _rollbacks(page: Page) -> Markup | str:
@@ -131,7 +95,7 @@ def _rollbacks(page: Page) -> Markup | str:
     ]
     if not told:
         return ""
-    return tag("div", tag("h3", "All traffic"), tag("dl", *told, class_="facts"), class_="card")
+    return tag("div", tag("h3", "All traffic"), tag("dl", *told, class_="facts numeric"), class_="card")
 
 
 def _requests(page: Page) -> Markup:
@@ -162,16 +126,18 @@ def _requests(page: Page) -> Markup:
 
 
 def _data(page: Page) -> Markup:
-    missing = answer.missing(page.report)
-    warnings = answer.warnings(page.report)
+    missing, warnings = answer.missing(page.report), answer.warnings(page.report)
+    lacking = answer.figures_told(answer.lacking(page.report.coverage))
+    empty = bool(answer.nothing(page.report))
     return tag(
         "section",
         tag("h2", "What the data can and cannot tell"),
         tag(
             "div",
             _list("warnings", f"Warnings ({len(warnings)})", warnings, "None."),
-            _list("missing", f"Not in these logs ({len(missing)}), and what gives it", missing,
-                  "Every figure of the model can be had."),
+            # Of nothing nobody knows what its logs hold.
+            "" if empty else _list("missing", f"Not in these logs ({lacking}), and what gives it" if missing else
+                                   "Not in these logs", missing, "Every figure of the model can be had."),
             tag("div", tag("h3", "What was asked"), tag("dl", *_asked(page), class_="facts"), class_="card wide"),
             class_="grid",
         ),

@@ -71,6 +71,15 @@
   prefers.addEventListener("change", () => { if (!root.dataset.theme) dress(); });
 
   // ------------------------------------------------------------ tables
+  // A pane that would hide a row or two shows them instead: nobody scrolls for so little.
+  const fit = () => {
+    for (const pane of all(".scroll:not(.whole)")) {
+      if (pane.scrollHeight > pane.clientHeight && pane.scrollHeight - pane.clientHeight < 140) pane.classList.add("whole");
+    }
+  };
+  fit();
+  all("details").forEach((box) => box.addEventListener("toggle", fit));
+
   const order = new Intl.Collator(undefined, { numeric: true });
   // A figure may have a sign before it and an interval or a unit behind it: 1.61x [1.54, 1.68]; ≥ 0.60; 12,345.
   const figure = /^[≥≤~]?\s*([-+−]?[\d,]*\.?\d+)(?:\s*(?:x|%|v|r|ms))?(?:\s*\[.*\])?$/;
