@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import datetime as dt
 import doctest
 import html
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -231,24 +233,33 @@ def test_the_options_reach_the_answer(lake: api.Lake) -> None:
     [
         (lambda lake: lake.report(run="nobody"), "no run nobody"),
         (lambda lake: lake.report(since="yesterday"), "is no time"),
-        (lambda lake: lake.report(baseline=-1), "--baseline -1"),
-        (lambda lake: lake.report(baseline=float("nan")), "--baseline nan"),
+        (lambda lake: lake.report(baseline=-1), r"^baseline -1"),
+        (lambda lake: lake.report(baseline=float("nan")), r"^baseline nan"),
+        (lambda lake: lake.gap(), "gap needs what was planned: give claim, as text"),
         (lambda lake: lake.gap(claim=None), "gap needs what was planned"),
         (lambda lake: lake.gap(claim={"alpha": 2, "rho": 0.1, "k": 5}), "alpha must lie"),
         (lambda lake: lake.gap(claim={"alpha": 0.5, "beta": 0.1}), "unknown key beta"),
         (lambda lake: lake.gap(claim={}), "claim: cannot read"),
         (lambda lake: lake.sweep(k=[0]), "outside 1..64"),
-        (lambda lake: lake.sweep(k=[2.5]), "whole numbers"),
-        (lambda lake: lake.gate(margin=2), "--margin"),
+        (lambda lake: lake.sweep(k=[2.5]), "^k must be a whole number, not 2.5"),
+        (lambda lake: lake.gate(margin=2), r"^margin"),
+        (lambda lake: lake.gate(max_near_k=2), r"^max_near_k"),
+        (lambda lake: lake.report(where="rounds >"), r"^where 'rounds >'"),
+        (lambda lake: lake.report(since="2026-05-02", until="2026-04-01"), r"^since .* is not before until "),
+        (lambda lake: lake.report(by="tasktype"), r"did you mean task_type\? known columns"),
+        (lambda lake: lake.report(run="K5"), r"did you mean k5\? runs: k3, k5, off"),
+        (lambda lake: lake.report(run=["k5,k3"]), "no run k5,k3 in this lake; name every run by itself"),
+        (lambda lake: lake.sweep(by="num_speculative_tokens"), r"leave it out of by$"),
         (lambda lake: lake.compare("k5", "nobody"), "names nothing"),
         (lambda lake: lake.query("SELECT * FROM read_text('/etc/passwd')"), "Permission Error"),
         (lambda lake: lake.query("alpah"), "did you mean alpha"),
         (lambda lake: lake.schema("nothing"), "the tables are"),
     ],
 )
-def test_errors_are_those_of_the_command_line(lake: api.Lake, call: Any, said: str) -> None:
+def test_errors_are_those_of_the_command_line_and_name_arguments(lake: api.Lake, call: Any, said: str) -> None:
     with pytest.raises(InputError, match=said) as raised:
         call(lake)
+    assert not re.search(r"--[a-z]", re.sub("`tracelens [^`]*`", "", str(raised.value)))
     assert isinstance(raised.value, ValueError)
     assert raised.value.exit_code == 3
 
@@ -308,6 +319,39 @@ def test_queries_and_tables_are_listed(lake: api.Lake, capsys: pytest.CaptureFix
     assert "drafted" in lake.schema("rounds").to_polars()["column"].to_list()
 
 
+def test_figures_and_decisions_are_attributes(answers: dict[str, tracelens.Result[Any]]) -> None:
+    report, gate = answers["report"], answers["gate"]
+    for row in (report.total, *report.strata, answers["gap"].total):
+        assert row.draft_accept_ratio == row.figures["draft_accept_ratio"]
+        assert "relative_token_time_low" in dir(row)
+        assert copy.deepcopy(row) == row == pickle.loads(pickle.dumps(row))
+    with pytest.raises(AttributeError, match="did you mean relative_token_time"):
+        report.total.relative_tokentime  # noqa: B018
+    with pytest.raises(AttributeError, match=r"there are speedup_article, .*speedup_tpot.*; `\.figures` has all"):
+        report.total.speedup  # noqa: B018
+    assert gate.decision == gate.answer.decision == gate.to_dict()["decision"]
+    assert answers["compare"].mix_effect == answers["compare"].answer.mix_effect  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"the answer of report has no 'decision': it has by, strata, total"):
+        report.decision  # noqa: B018
+    with pytest.raises(AttributeError, match=r"the answer of gate has no 'speedup'.*figures are on `\.total`"):
+        gate.speedup  # type: ignore[attr-defined] # noqa: B018
+    assert copy.copy(gate) == gate
+
+
+def test_a_lake_is_a_context_that_closes_nothing(folder: Path) -> None:
+    with tracelens.open(folder) as lake:
+        assert lake.report(**OPTIONS).total.rounds
+    assert lake.report(**OPTIONS).total.rounds
+    with pytest.raises(KeyError), tracelens.open(folder):
+        raise KeyError
+
+
+def test_several_runs_as_text_with_commas(lake: api.Lake) -> None:
+    assert api._question("", None, None, None, "k5, k3", None, None).runs == ("k5", "k3")
+    assert api._question("", None, None, None, ["a,b"], None, None).runs == ("a,b",)
+    assert lake.report(run="k5,k3").total.figures["rounds"] == 2 * lake.report(run="k5").total.figures["rounds"]
+
+
 def test_pandas_where_it_is(answers: dict[str, tracelens.Result[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(InputError, match="needs pandas"):
@@ -320,8 +364,24 @@ def test_charts(answers: dict[str, tracelens.Result[Any]]) -> None:
     document = answers["gap"].chart().to_dict()
     assert "vega-lite" in document["$schema"]
     assert answers["report"].chart("alpha").to_dict() != answers["report"].chart("hazard").to_dict()
-    with pytest.raises(InputError, match="one of"):
+    with pytest.raises(InputError, match=r"^chart nothing is not known: use one of"):
         answers["gap"].chart("nothing")
+
+
+def test_a_report_has_the_charts_of_the_command_line(lake: api.Lake, answers: dict[str, tracelens.Result[Any]]) -> None:
+    charts = pytest.importorskip("tracelens.reporters.charts", reason="no charts in this version")
+    planned, plain = answers["report"], lake.report(**OPTIONS)
+    drawn = {name: planned.chart(name).to_dict() for name in (None, "waterfall", "sweep", "over-time", "token-time")}
+    assert drawn[None] == drawn["waterfall"], "as --format png with --claim"
+    page = planned._page
+    assert page is not None
+    assert drawn["waterfall"] == charts.chart(page(), "waterfall").to_dict()
+    assert page() is page(), "the lake is asked once"
+    assert plain.chart().to_dict() == plain.chart("token-time").to_dict() != drawn[None]
+    with pytest.raises(InputError, match=r"waterfall: .*claim"):
+        plain.chart("waterfall")
+    with pytest.raises(AttributeError, match=r"rows of a query have no chart.*to_polars\(\)"):
+        lake.query("alpha").chart()  # type: ignore[attr-defined]
 
 
 def test_examples(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

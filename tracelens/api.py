@@ -15,15 +15,16 @@ The same names, defaults and errors as on the command line; `where` is SQL over 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
-from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracelens import arguments
+from tracelens.arguments import named_in_python
 from tracelens.errors import InputError
-from tracelens.result import Result, Rows
+from tracelens.result import Later, Result, Rows
 
 if TYPE_CHECKING:
     from tracelens.analysis.claim import Claim
@@ -38,6 +39,12 @@ if TYPE_CHECKING:
     Claimed = str | Mapping[str, object] | Claim | None
 
 _BY = ("task_type",)
+_WHERE = "SQL over the view facts such as \"task_type = 'chat'\""
+_SIDE = "a run, a period such as 2026-05-01..2026-05-07, version:X or label:NAME=VALUE"
+_NO_CLAIM = (
+    "gap needs what was planned: give claim, as text ('alpha=.72,rho=.1,k=5'), a dict with these names, "
+    "or '@speculation_profile.json'"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +53,24 @@ class Lake:
 
     What the methods share: `by` columns of the view `facts` (a list, or text with commas); `where` SQL over `facts`;
     `since` and `until` a datetime, a date or ISO text (UTC unless it says; a date alone is the whole day); `run` one
-    run or several; `baseline` a run, or a plain decode step in ms; `claim` as on the command line
-    (`alpha=.72,rho=.1,k=5`), a dict or a `Claim`.
+    run or several (a list, or text with commas; a name that holds a comma goes into a list); `baseline` a run, or a
+    plain decode step in ms; `claim` as on the command line (`alpha=.72,rho=.1,k=5`), a dict or a `Claim`.
+
+    Errors are those of the command line with the names of arguments. Nothing stays open between two calls, so that
+    `with tracelens.open(…) as lake` is allowed and not needed.
 
     Example:
-        >>> tracelens.open("lake").gate(run="k5", baseline="off", margin=0.05).answer.decision
+        >>> tracelens.open("lake").gate(run="k5", baseline="off", margin=0.05).decision
         'INCONCLUSIVE'
     """
 
     path: Path
+
+    def __enter__(self) -> Lake:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """Nothing is open."""
 
     def report(
         self,
@@ -75,13 +91,14 @@ class Lake:
         """
         from tracelens.analysis.report import report
 
-        question = _question(by, where, since, until, run, baseline, claim, near_k)
-        return Result("report", report(self.path, question))
+        with named_in_python():
+            question = _question(by, where, since, until, run, baseline, claim, near_k)
+            return Result("report", report(self.path, question), Later(self.path, question))
 
     def gap(
         self,
         *,
-        claim: Claimed,
+        claim: Claimed = None,
         by: Names = _BY,
         where: str | None = None,
         since: When = None,
@@ -91,12 +108,18 @@ class Lake:
     ) -> Result[GapResult]:
         """Why the observed speedup is not the claimed one: every cause as a factor, points and ms a token.
 
+        Args:
+            claim: what was planned; there is no gap without it.
+
         Raises:
             InputError: no claim; as `report`.
         """
         from tracelens.analysis.gap import gap
 
-        return Result("gap", gap(self.path, _question(by, where, since, until, run, baseline, claim)))
+        with named_in_python():
+            if claim is None:
+                raise InputError(_NO_CLAIM)
+            return Result("gap", gap(self.path, _question(by, where, since, until, run, baseline, claim)))
 
     def sweep(
         self,
@@ -122,8 +145,9 @@ class Lake:
         """
         from tracelens.analysis.sweep import DEFAULT_KS, sweep
 
-        ks = DEFAULT_KS if k is None else _lengths(k)
-        return Result("sweep", sweep(self.path, _question(by, where, since, until, run, baseline, claim), ks))
+        with named_in_python():
+            ks = DEFAULT_KS if k is None else _lengths(k)
+            return Result("sweep", sweep(self.path, _question(by, where, since, until, run, baseline, claim), ks))
 
     def gate(
         self,
@@ -139,7 +163,7 @@ class Lake:
         baseline: str | float | None = None,
         near_k: int = 1,
     ) -> Result[GateResult]:
-        """GO, NO_GO or INCONCLUSIVE by class of traffic; the decision over all is `.answer.decision`.
+        """GO, NO_GO or INCONCLUSIVE by class of traffic; the decision over all is `.decision`.
 
         Args:
             margin: how far from 1.0 the whole interval of the relative token time must lie.
@@ -152,8 +176,14 @@ class Lake:
         """
         from tracelens.analysis.gate import GateOptions, gate
 
-        question = _question(by, where, since, until, run, baseline, None, near_k)
-        return Result("gate", gate(self.path, question, GateOptions(margin, min_requests, max_near_k)))
+        with named_in_python():
+            question = _question(by, where, since, until, run, baseline, None, near_k)
+            options = GateOptions(
+                arguments.number("margin", margin),
+                arguments.whole("min_requests", min_requests),
+                None if max_near_k is None else arguments.number("max_near_k", max_near_k),
+            )
+            return Result("gate", gate(self.path, question, options))
 
     def compare(
         self,
@@ -180,8 +210,10 @@ class Lake:
         from tracelens.analysis.asked import word
         from tracelens.analysis.compare import compare
 
-        question = _question(by, where, since, until, run, baseline, None)
-        return Result("compare", compare(self.path, word(a), word(b), question))
+        with named_in_python():
+            question = _question(by, where, since, until, run, baseline, None)
+            before, after = word(arguments.text("a", a, _SIDE)), word(arguments.text("b", b, _SIDE))
+            return Result("compare", compare(self.path, before, after, question))
 
     def query(self, name_or_sql: str | None = None) -> Rows:
         """A named query, or SQL over the views of the lake: one statement that only reads. Nothing lists the names.
@@ -195,7 +227,8 @@ class Lake:
         if name_or_sql is None:
             names, rows = sql.listed()
             return Rows(arrow.of_rows(names, rows))
-        with sql.read(self.path, sql.sql_of(name_or_sql)) as (schema, batches):
+        asked = arguments.text("name_or_sql", name_or_sql, "the name of a query or SQL such as 'FROM facts'")
+        with named_in_python(), sql.read(self.path, sql.sql_of(asked)) as (schema, batches):
             return Rows(arrow.whole_table(schema, batches))
 
     def schema(self, table: str | None = None) -> Rows:
@@ -206,6 +239,8 @@ class Lake:
         """
         from tracelens.reporters import arrow, schema
 
+        if table is not None:
+            table = arguments.text("table", table, "the name of a table such as 'rounds'")
         return Rows(arrow.of_rows(*schema.rows(table)), schema.document(table))
 
 
@@ -224,8 +259,15 @@ def open_lake(lake: str | os.PathLike[str] | None = None) -> Lake:
     """
     from tracelens.lake.connection import check
 
-    path = Path(lake if lake is not None else os.environ.get("TRACELENS_LAKE") or "lake").expanduser()
-    check(path)
+    place = lake if lake is not None else os.environ.get("TRACELENS_LAKE") or "lake"
+    try:
+        path = Path(place).expanduser()
+    except TypeError as error:
+        raise InputError(f"lake must be the path of a folder, not {place!r}") from error
+    except RuntimeError as error:
+        raise InputError(f"no lake at {place}: there is no such user") from error
+    with named_in_python():
+        check(path)
     return Lake(path)
 
 
@@ -244,20 +286,22 @@ def _question(
     from tracelens.analysis.session import Question
 
     return Question(
-        by=asked.columns(_several(by)),
-        where=where,
+        by=asked.columns(arguments.names("by", by)),
+        where=None if where is None else arguments.text("where", where, _WHERE),
         since=asked.moment(since, "--since"),
         until=asked.moment(until, "--until"),
-        runs=tuple(_several(run)),
-        baseline=asked.run_or_ms(None if baseline is None else str(baseline)),
+        runs=asked.columns([run]) if isinstance(run, str) else tuple(arguments.names("run", run)),
+        baseline=asked.run_or_ms(_run_or_ms(baseline)),
         claim=asked.claim_of(claim),
-        near_k_delta=near_k,
+        near_k_delta=arguments.whole("near_k", near_k),
     )
 
 
-def _several(names: Names | None) -> Sequence[str]:
-    """One name or several as a list."""
-    return [names] if isinstance(names, str) else [*(names or ())]
+def _run_or_ms(baseline: str | float | None) -> str | None:
+    """A baseline as the command line has it."""
+    if baseline is None:
+        return None
+    return baseline if isinstance(baseline, str) else repr(arguments.number("baseline", baseline))
 
 
 def _lengths(k: str | int | Iterable[int]) -> list[int]:
@@ -266,7 +310,4 @@ def _lengths(k: str | int | Iterable[int]) -> list[int]:
         from tracelens.analysis.asked import lengths
 
         return lengths(k)
-    try:
-        return list(map(index, k if isinstance(k, Iterable) else [k]))
-    except TypeError as error:
-        raise InputError(f"k={k!r} holds no draft length; give whole numbers such as [1, 2, 3, 5, 7]") from error
+    return [arguments.whole("k", one) for one in (k if isinstance(k, Iterable) else [k])]

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import io
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from tracelens.arguments import named_in_python
 from tracelens.errors import InputError
 
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
+    from tracelens.analysis.gate import GateResult
+    from tracelens.analysis.page import Page
     from tracelens.analysis.results import Missing, Warning
+    from tracelens.analysis.session import Question
     from tracelens.reporters.sheet import View
 
 
@@ -41,6 +47,32 @@ class Answer(Protocol):
         """What a reader of the figures must know."""
 
 
+#: Charts that need more than a report holds.
+_OF_PAGE = ("waterfall", "over-time", "sweep", "heat-map")
+
+
+class Later:
+    """The page of a question, asked for once and only when a chart needs it."""
+
+    __slots__ = ("_made", "_path", "_question")
+
+    def __init__(self, path: Path, question: Question) -> None:
+        self._path, self._question = path, question
+        self._made: Page | None = None
+
+    def __call__(self) -> Page:
+        """The page.
+
+        Raises:
+            InputError: as the report.
+        """
+        from tracelens.analysis.page import page
+
+        if self._made is None:
+            self._made = page(self._path, self._question)
+        return self._made
+
+
 A_co = TypeVar("A_co", bound=Answer, covariant=True)
 
 
@@ -60,6 +92,30 @@ class Result(Generic[A_co]):
 
     command: str
     answer: A_co
+    _page: Later | None = field(default=None, repr=False, compare=False)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """What the answer has beside the common fields: `decision` of a gate, `mix_effect` of a comparison, …"""
+            if name.startswith("_") or name == "answer":
+                raise AttributeError(name)
+            if hasattr(self.answer, name):
+                return getattr(self.answer, name)
+            own = [field.name for field in dataclasses.fields(self.answer)]
+            raise AttributeError(
+                f"the answer of {self.command} has no {name!r}: it has {', '.join(own)}; figures are on `.total` and "
+                "on each of `.strata`"
+            )
+
+    def __hash__(self) -> int:
+        """Equal answers have one; figures are in dicts, which have none."""
+        return hash((self.command, self.answer.by, len(self.answer.strata)))
+
+    @property
+    def decision(self: Result[GateResult]) -> str:
+        """GO, NO_GO or INCONCLUSIVE over all classes, of a gate."""
+        return self.answer.decision
 
     @property
     def strata(self) -> tuple[Any, ...]:
@@ -123,14 +179,23 @@ class Result(Generic[A_co]):
         """One chart of the answer as an Altair chart.
 
         Args:
-            name: which; by default the one that answers the command's question.
+            name: which; by default the one that answers the command's question: of a report with a claim the
+                waterfall, as on the command line. A report has the charts of its page: waterfall, over-time, sweep and
+                heat-map ask the lake again.
 
         Raises:
             InputError: the answer has no such chart.
         """
         from tracelens.reporters import charts
 
-        return charts.chart(self.answer, name)
+        with named_in_python():
+            if self._page is not None and (name in _OF_PAGE or (name is None and self._has_claim)):
+                return charts.chart(self._page(), name)
+            return charts.chart(self.answer, name)
+
+    @property
+    def _has_claim(self) -> bool:
+        return getattr(self.answer, "claim", None) is not None
 
     @property
     def _view(self) -> View[Any]:
@@ -158,6 +223,8 @@ class Result(Generic[A_co]):
 class Rows:
     """Rows of a query, or of the list of queries or tables. A notebook shows the first of them.
 
+    They have no chart: draw one from `to_polars()`, or take that of an answer (`lake.report().chart("alpha")`).
+
     Example:
         >>> rows = tracelens.open("lake").query("SELECT sum(drafted) AS drafted FROM rounds")
         >>> rows.to_dict()
@@ -169,6 +236,20 @@ class Rows:
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
+
+    def __hash__(self) -> int:
+        """Equal rows have one; their values are in a table, which has none."""
+        return hash((self.columns, len(self)))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "chart":
+                raise AttributeError(
+                    "rows of a query have no chart: draw one from to_polars() or to_pandas(), or take that of an answer"
+                    " such as lake.report().chart('alpha')"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from lakes import write_lake
 
+from tracelens.analysis.claim import parse_claim
 from tracelens.analysis.page import Page, page
 from tracelens.analysis.session import Question
 
@@ -84,3 +85,42 @@ def test_nothing_selected_is_an_empty_page(lake: Path) -> None:
     told = page(lake, Question(where="task_type = 'none'"))
     assert (told.times, told.heat, told.top, told.covered.runs) == ((), (), (), 0)
     assert told.report.warnings[0].code == "nothing_selected"
+
+
+def _requests(run: str) -> list[dict[str, Any]]:
+    return [
+        {"run_id": run, "request_id": f"{run}-{i}", "ts_start": DAY, "task_type": ("a", "b")[i % 2],
+         "output_tokens": 60, "decode_us": 900_000 + 1000 * i}
+        for i in range(7)
+    ]  # fmt: skip
+
+
+def test_a_tpot_of_whole_requests_is_no_class_by_batch(tmp_path: Path) -> None:
+    lake = write_lake(tmp_path, rounds=_rounds("one", DAY, 3), requests=_requests("one"))
+    told = page(lake, Question(by=("task_type", "batch_bucket"), baseline=20.0))
+    keys = [tuple(s.key.values()) for s in told.report.strata]
+    assert keys
+    assert all(bucket is not None for _, bucket in keys)
+    assert [tuple(s.key.values()) for s in told.gate.strata] == keys
+    (warning,) = [w for w in told.report.warnings if w.code == "times_without_class"]
+    assert "TPOT is of a whole request and carries no batch_bucket" in warning.text
+    assert told.report.total.figures["tpot_ms"] is not None
+    # By class alone it is the class's own.
+    assert all(s.figures["tpot_ms"] for s in page(lake, Question(baseline=20.0)).report.strata)
+
+
+def test_requests_of_another_class_stay(tmp_path: Path) -> None:
+    other = [{**row, "task_type": "c", "request_id": f"c-{i}"} for i, row in enumerate(_requests("one"))]
+    lake = write_lake(tmp_path, rounds=_rounds("one", DAY, 3), requests=other)
+    told = page(lake, Question(by=("task_type", "batch_bucket"), baseline=20.0))
+    assert ("c", None) in [tuple(s.key.values()) for s in told.report.strata]
+
+
+def test_every_answer_holds_what_was_asked(lake: Path) -> None:
+    told = page(lake, Question(runs=("one",), baseline=20.0, claim=parse_claim("alpha=.7,rho=.1,k=3")))
+    assert told.gap is not None
+    assert told.sweep is not None
+    for answer in (told.report, told.gap, told.gate, told.sweep):
+        assert answer.selection == {
+            "run": ["one"], "where": None, "since": None, "until": None, "baseline": 20.0, "near_k": 1
+        }  # fmt: skip

@@ -58,6 +58,21 @@ def test_a_question_that_fits_no_more_is_told(lake: Path) -> None:
     assert watched(lake, Question(), again).report is not None
 
 
+def test_a_report_names_the_run_engine_and_model_that_it_is_of(tmp_path: Path) -> None:
+    row = {"drafted": 5, "accepted": 3, "emitted": 4, "engine": "vllm", "model": "m"}
+    rows = [{**row, "run_id": "a"}, {**row, "run_id": "b", "model": "n"}, {**row, "run_id": "off", "engine": "x"}]
+    runs = [{"run_id": "off", "role": "baseline"}]
+    lake = write_lake(tmp_path, rounds=rows, runs=runs, sources=[{"name": "a", "rows": {"rounds": 3}}])
+    for where, setting in (
+        (None, {"engine": "vllm"}),
+        ("run_id = 'a'", {"run": "a", "engine": "vllm", "model": "m"}),
+        ("false", {}),
+    ):
+        seen = watched(lake, Question(where=where)).report
+        assert seen is not None
+        assert seen.setting == setting
+
+
 def test_a_file_that_another_process_replaces_is_no_end(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(*_: Any) -> None:
         raise duckdb.IOException("no such file")

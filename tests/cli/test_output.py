@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -51,5 +52,12 @@ def test_a_baseline_that_is_no_time(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
 def test_moments_at_the_ends_of_time(text: str) -> None:
-    with pytest.raises(InputError, match="is no time"):
+    with pytest.raises(InputError, match="outside the years 1 to 9999"):
         moment(text, "--since")
+
+
+def test_the_last_day_has_no_end() -> None:
+    with pytest.raises(InputError, match=r"^--until 9999-12-31: a date alone means the end of its day.* leave"):
+        moment("9999-12-31", "--until")
+    assert moment("9999-12-31", "--since") == datetime(9999, 12, 31, tzinfo=UTC)
+    assert moment("9999-12-30", "--until") == datetime(9999, 12, 31, tzinfo=UTC)

@@ -86,3 +86,36 @@ def test_no_browser_is_said(
     monkeypatch.setattr(webbrowser, "open", lambda url: False)
     assert run(["report", "--lake", str(lake), "--open", "-o", str(tmp_path / "a.html")]) == 0
     assert "open it yourself" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("x.pdf", "print the page"), ("x.XLSX", "-o FILE.csv"), ("x.yaml", ".json")]
+)
+def test_a_name_of_a_format_that_is_not_written_is_refused(
+    name: str, hint: str, lake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    for command in ("report", "gate"):
+        assert run([command, "--lake", str(lake), "-o", str(path)]) == 3
+        told = capsys.readouterr().err
+        assert "is not written" in told
+        assert hint in told
+        assert not path.exists()
+
+
+@pytest.mark.parametrize("name", ["x", "x.txt", "x.log", "2026.05.01"])
+def test_other_names_are_text(name: str, lake: Path, tmp_path: Path) -> None:
+    assert run(["report", "--lake", str(lake), "-o", str(tmp_path / name)]) == 0
+    assert "Outcome" in (tmp_path / name).read_text(encoding="utf-8")
+
+
+def test_a_format_that_is_named_goes_before_a_name(lake: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    assert run(["report", "--lake", str(lake), "--format", "json", "-o", str(path)]) == 0
+    assert path.read_text(encoding="utf-8").startswith("{")
+
+
+def test_a_picture_says_what_it_is_of(lake: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.svg"
+    assert run(["report", "--lake", str(lake), "--chart", "alpha", "--where", "1 = 1", "-o", str(path)]) == 0
+    assert "Selected: where 1 = 1." in path.read_text(encoding="utf-8")

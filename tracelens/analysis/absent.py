@@ -5,18 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tracelens.analysis.results import NOTHING, Stratum, Value, Warning
+from tracelens.analysis.matching import label_names
+from tracelens.analysis.results import BUCKETS, NOTHING, Stratum, Value, Warning
+from tracelens.analysis.selection import label_keys
+from tracelens.analysis.similar import did_you_mean
 
 if TYPE_CHECKING:
     import duckdb
 
 # Any of them is what a class did; without all of them a stratum holds step times at most.
 _DONE = ("accepted", "drafted", "plain_steps", "emitted", "tpot_ms")
+_COUNTS = ("accepted", "drafted", "plain_steps", "emitted")
+_STEP_TIMES = ("draft_ms", "target_ms", "step_ms", "draft_ms_per_token")
 _SHOWN_RUNS = 5
 
 
-def nothing_selected(con: duckdb.DuckDBPyConnection) -> list[Warning]:
-    """Say in one sentence what there is where no row speculates: the baseline's own figures, or the lake's span."""
+def nothing_selected(con: duckdb.DuckDBPyConnection, given: Sequence[str], where: str | None = None) -> list[Warning]:
+    """Say in one sentence what there is where no row speculates: the baseline's own figures, or the lake's span.
+
+    Args:
+        con: a connection with the view `selected`.
+        given: the filters that made the selection, as the user knows them.
+        where: the expression among them, where there is one.
+    """
     rows = con.execute("select count(*), count(*) filter (role = 'baseline') from selected").fetchone() or (0, 0)
     if rows[0]:
         if not rows[1]:
@@ -27,12 +38,24 @@ def nothing_selected(con: duckdb.DuckDBPyConnection) -> list[Warning]:
     span = con.execute("select min(ts), max(ts), count(distinct run_id), count(*) from facts").fetchone()
     if not span or not span[3]:
         return [Warning(NOTHING, "Nothing to report: the lake holds no records.")]
-    where = f" from {span[0]:%Y-%m-%d %H:%M} to {span[1]:%Y-%m-%d %H:%M} UTC" if span[0] else " without a date"
+    times = f" from {span[0]:%Y-%m-%d %H:%M} to {span[1]:%Y-%m-%d %H:%M} UTC" if span[0] else " without a date"
+    filters = f"{', '.join(given[:-1])} and {given[-1]}" if len(given) > 1 else "".join(given) or "the selection"
     text = (
-        "Nothing to report: no record meets --where, --since, --until and --run; "
-        f"the lake holds {span[2]} run{'' if span[2] == 1 else 's'} with records{where}."
+        f"Nothing to report: no record meets {filters}; "
+        f"the lake holds {span[2]} run{'' if span[2] == 1 else 's'} with records{times}."
     )
-    return [Warning(NOTHING, text)]
+    return [Warning(NOTHING, text + _unknown_labels(con, where))]
+
+
+def _unknown_labels(con: duckdb.DuckDBPyConnection, where: str | None) -> str:
+    """Labels that a filter asks for and that no record has: they are NULL everywhere, which is no error in SQL."""
+    asked = set() if where is None else label_names(con, where)
+    known = label_keys(con, "facts") if asked else set()
+    unknown = sorted(asked - known)
+    if not unknown:
+        return ""
+    there = f"label keys: {', '.join(sorted(known)[:50])}" if known else "no record has a label"
+    return f" No label is called {', '.join(unknown)}: {did_you_mean(unknown, known)}{there}."
 
 
 def _plain_runs(con: duckdb.DuckDBPyConnection) -> list[str]:
@@ -52,9 +75,33 @@ def _plain_runs(con: duckdb.DuckDBPyConnection) -> list[str]:
 
 
 def without_class(strata: Sequence[Stratum]) -> tuple[Stratum, ...]:
-    """The strata that hold step times alone and lack a part of their key which others with counts have."""
-    done = [s for s in strata if any(s.figures.get(name) is not None for name in _DONE)]
-    return tuple(s for s in strata if s not in done and any(_covers(s, other) for other in done))
+    """The strata that are no class of traffic: times alone, without a part of their key that others with counts have.
+
+    Step times may lack any part. A TPOT is of whole requests, which run through many steps: without a batch or context
+    bucket it is that of all of them together, and stays where any other part is what it lacks.
+    """
+    done = [s for s in strata if _has(s, _DONE)]
+    counted = [s for s in done if _has(s, _COUNTS)]
+    return tuple(
+        s
+        for s in strata
+        if (not _has(s, _DONE) and any(_covers(s, other) for other in done))
+        or (not _has(s, _COUNTS) and _of_whole_requests(s) and any(_covers(s, other) for other in counted))
+    )
+
+
+def _has(stratum: Stratum, names: Sequence[str]) -> bool:
+    return any(stratum.figures.get(name) is not None for name in names)
+
+
+def has_step_times(hidden: Sequence[Stratum]) -> bool:
+    """Whether step times are among what was hidden: then no class has them."""
+    return any(_has(s, _STEP_TIMES) for s in hidden)
+
+
+def _of_whole_requests(stratum: Stratum) -> bool:
+    unknown = [name for name, value in stratum.key.items() if value is None]
+    return bool(unknown) and set(unknown) <= set(BUCKETS)
 
 
 def _covers(stratum: Stratum, other: Stratum) -> bool:
@@ -63,12 +110,18 @@ def _covers(stratum: Stratum, other: Stratum) -> bool:
     return same and any(other.key[name] is not None for name in unknown)
 
 
+_OF_STEPS = "step times carry no {names}: they count in the total only, and no class has a row of its own for them"
+_OF_REQUESTS = "a TPOT is of a whole request and carries no {names}: it counts in the total only (for that of a class "
+_OF_REQUESTS += "leave {names} out of --by)"
+
+
 def times_without_class(hidden: Sequence[Stratum]) -> list[Warning]:
     """Say where the times of these strata went."""
-    if not hidden:
-        return []
-    names = ", ".join(dict.fromkeys(n for s in hidden for n, value in s.key.items() if value is None))
-    step = hidden[0].figures.get("step_ms")
-    evidence: dict[str, Value] = {} if step is None or len(hidden) > 1 else {"step_ms": step}
-    text = f"step times carry no {names}: they count in the total only, and no class has a row of its own for them"
-    return [Warning("times_without_class", text, evidence)]
+    told = []
+    requests = [s for s in hidden if _has(s, ("tpot_ms",))]
+    for strata, text in (([s for s in hidden if not _has(s, ("tpot_ms",))], _OF_STEPS), (requests, _OF_REQUESTS)):
+        names = ", ".join(dict.fromkeys(n for s in strata for n, value in s.key.items() if value is None))
+        step = strata[0].figures.get("step_ms") if len(strata) == 1 else None
+        evidence: dict[str, Value] = {} if step is None else {"step_ms": step}
+        told += [Warning("times_without_class", text.format(names=names), evidence)] * bool(strata)
+    return told

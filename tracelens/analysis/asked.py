@@ -13,6 +13,19 @@ if TYPE_CHECKING:
     from tracelens.analysis.sides import Word
 
 
+def encodable(text: str, option: str) -> str:
+    """Text that SQL and Parquet can hold. Bytes of a shell that are no UTF-8 come in as halves of surrogate pairs.
+
+    Raises:
+        InputError: it holds such a half.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(f"{option} {text!r} holds bytes that are no UTF-8 text: write it anew") from error
+    return text
+
+
 def columns(by: Iterable[str]) -> tuple[str, ...]:
     """The columns of one or several texts such as `task_type,hour`, each once, in order."""
     names = (name.strip() for text in by for name in text.split(","))
@@ -50,13 +63,32 @@ def moment(value: object, option: str) -> datetime | None:
             if len(text) <= len("2026-05-01"):
                 day = date.fromisoformat(text)
                 start = datetime(day.year, day.month, day.day, tzinfo=UTC)
-                return start + timedelta(days=1) if option == "--until" else start
+                return _end_of(start, option) if option == "--until" else start
             value = datetime.fromisoformat(text)
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-    except (ValueError, OverflowError) as error:
+    except InputError:
+        raise
+    except OverflowError as error:
+        raise InputError(f"{option} {value}: in UTC it lies outside the years 1 to 9999") from error
+    except ValueError as error:
         raise InputError(
             f"{option} {value!r} is no time: write 2026-05-01, 2026-05-01T14:30, 2026-05-01T14:30:00Z "
             "or 2026-05-01T14:30:00+08:00"
+        ) from error
+
+
+def _end_of(day: datetime, option: str) -> datetime:
+    """The first moment after a day.
+
+    Raises:
+        InputError: there is none, for a day is the last of all.
+    """
+    try:
+        return day + timedelta(days=1)
+    except OverflowError as error:
+        raise InputError(
+            f"{option} {day:%Y-%m-%d}: a date alone means the end of its day, and after this one no time can be told; "
+            f"leave {option} out"
         ) from error
 
 
@@ -66,10 +98,12 @@ def claim_of(claim: str | Mapping[str, object] | Claim | None) -> Claim | None:
     Raises:
         InputError: it cannot be read, or a value is out of its range.
     """
-    from tracelens.analysis.claim import parse_claim
+    from tracelens.analysis.claim import Claim, parse_claim
 
     if isinstance(claim, Mapping):
         claim = ",".join(f"{name}={value}" for name, value in claim.items() if value is not None)
+    if not isinstance(claim, str | Claim | None):
+        raise InputError(f"--claim must be text such as alpha=.72,rho=.1,k=5, a dict or a Claim, not {claim!r}")
     return parse_claim(claim) if isinstance(claim, str) else claim
 
 

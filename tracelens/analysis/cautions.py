@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tracelens.analysis.alarms import collect
-from tracelens.analysis.alarms.chosen import rows
-from tracelens.analysis.costs import LEAST_MATCHED
-from tracelens.analysis.matching import literal
+from tracelens.analysis.alarms import baseline, collect, pooling
+from tracelens.analysis.alarms.chosen import count, rows
 from tracelens.analysis.results import Stratum, Warning, label
 from tracelens.analysis.selection import Defined
-from tracelens.lake import progress
 
 if TYPE_CHECKING:
     import duckdb
@@ -19,9 +16,6 @@ if TYPE_CHECKING:
 FEW_REQUESTS = 30
 FEW_EFFECTIVE = 20
 RUNAWAY_SHARE = 0.2
-UNMATCHED_SHARE = 0.8
-BASELINE_SPREAD = 1.1
-_TPOT_BASIS = "baseline_tpot_basis"
 
 
 def warnings(
@@ -33,17 +27,18 @@ def warnings(
 ) -> tuple[Warning, ...]:
     """Collect the warnings of a report, what touches every figure first. All speak of the selected rows alone."""
     con.execute("create or replace temp table chosen_runs as select distinct run_id from unit_sums")
+    pooled = pooling.pooled(con)
     found = [
+        *_impossible(con),
+        *pooled,
         *_forced(con, defined),
         *_never_drafted(total, strata),
         *_v0_rates(con),
         *collect.counted_wrongly(con, total, strata, defined),
         *_grains(con),
         *collect.timed_wrongly(con, total),
-        *_other_model(con, baseline_run),
-        *_baseline(con, total, baseline_run),
-        *_classes(con, total, defined),
-        *_mixed(con, total),
+        *baseline.alarms(con, total, defined, baseline_run),
+        *([] if pooled else pooling.mixed_models(con, total)),
         *_runaway([total, *strata] if len(strata) > 1 else [total]),
         *_small(total),
         *_overlap(total),
@@ -53,8 +48,21 @@ def warnings(
     return tuple(found)
 
 
+def _impossible(con: duckdb.DuckDBPyConnection) -> list[Warning]:
+    """Records that ingest would have refused: somebody else wrote them, or a tracelens that looked at less."""
+    records = count(con, "select coalesce(sum(records), 0) from impossible")
+    if not records:
+        return []
+    text = (
+        "records of a foreign writer hold impossible values (no finite number, a weight outside 1e-9 to 1e9, more "
+        "accepted than drafted, sums that would not fit) and count nowhere: `tracelens query \"from impossible\"` "
+        "names their sources; ingest the logs again"
+    )
+    return [Warning("impossible_records", text, {"records": records})]
+
+
 def _forced(con: duckdb.DuckDBPyConnection, defined: Defined) -> list[Warning]:
-    rows = _count(con, "select count(*) from selected where forced_acceptance")
+    rows = count(con, "select count(*) from selected where forced_acceptance")
     if not rows:
         return []
     text = (
@@ -66,7 +74,7 @@ def _forced(con: duckdb.DuckDBPyConnection, defined: Defined) -> list[Warning]:
 
 
 def _v0_rates(con: duckdb.DuckDBPyConnection) -> list[Warning]:
-    rows = _count(con, "select count(*) from strata where v0_matched is not null")
+    rows = count(con, "select count(*) from strata where v0_matched is not null")
     if not rows:
         return []
     text = (
@@ -132,138 +140,6 @@ def _never_drafted(total: Stratum, strata: Sequence[Stratum]) -> list[Warning]:
     return found
 
 
-# Parts of the traffic without a baseline, and runs without speculation of their engine that are of another model.
-# A run that the user names serves every engine when it is of none of them (baseline.sql).
-_UNUSED = """
-with parts as (
-  select distinct engine, model from unit_sums
-), plain as (
-  select distinct run_id, case when $1 is not null and engine not in (select engine from parts) then '*' else engine
-         end as serves, engine, model
-  from control_facts
-  where coalesce(step_us, decode_us, tpot_us) is not null and ($1 is null or run_id = $1)
-), lacking as (
-  select engine, model from parts s
-  where not exists (from plain p where p.serves in (s.engine, '*')
-                    and (p.model = s.model or s.model is null or p.model is null))
-)
-select p.run_id, min(p.engine), min(p.model), string_agg(distinct l.model, ', ')
-from plain p
-join lacking l on p.serves in (l.engine, '*') and l.model is not null
-group by p.run_id order by p.run_id limit 3
-"""
-
-
-def _other_model(con: duckdb.DuckDBPyConnection, named: str | None) -> list[Warning]:
-    """Runs without speculation that are there and price nothing, because they are of another engine or model."""
-    rows = con.execute(_UNUSED, [named]).fetchall()
-    found = []
-    for run, engine, model, ours in rows:
-        asked = "was named as the baseline, but" if named else "ran without speculation, but"
-        text = (
-            f"run {run} {asked} it is of {engine} {label(model)} and {ours} has none of its own: it was not used "
-            "for that; name a run of the same model, or give the plain step in ms (--baseline MS)"
-        )
-        found.append(Warning("baseline_other_model", text, {"run": run}))
-    return found
-
-
-def _baseline(con: duckdb.DuckDBPyConnection, total: Stratum, named: str | None) -> list[Warning]:
-    found = []
-    basis = total.figures.get("baseline_basis")
-    texts = {
-        "plain_steps": "the baseline is the engine's own steps without a draft: they pay for speculation being on "
-        "(7-22% in public measurements), so costs look smaller and speedups larger than they are",
-        "verify_pass": "the baseline is the verify pass itself: verify_inflation is 1 by construction",
-        "verify_extrapolated": "the baseline is the verify pass extended to no draft, not a measured plain step",
-    }
-    if basis in texts:
-        found.append(Warning("baseline_" + basis, texts[basis], {"baseline_ms": total.figures.get("baseline_ms")}))
-    share = total.figures.get("baseline_matched_share")
-    if share is not None and share < 1.0:
-        nothing = "" if share >= LEAST_MATCHED else f"; below {LEAST_MATCHED:.0%} nothing is compared"
-        text = (
-            f"{share:.0%} of the rounds have a baseline of their own engine and model: costs cover these only{nothing}"
-        )
-        found.append(Warning("baseline_partial", text, {"baseline_matched_share": share}))
-    share = total.figures.get("baseline_bucket_share")
-    if share is not None and share < UNMATCHED_SHARE:
-        text = f"only {share:.0%} of the rounds meet a baseline step of the same class, model, batch and context range"
-        found.append(Warning("baseline_unmatched", text, {"baseline_bucket_share": share}))
-    if named is None and "run" in {(total.figures.get(name) or "")[:3] for name in ("baseline_basis", _TPOT_BASIS)}:
-        found += _baseline_noise(con)
-    return found
-
-
-def _classes(con: duckdb.DuckDBPyConnection, total: Stratum, defined: Defined) -> list[Warning]:
-    """What was compared with other traffic than its own."""
-    by_run = [n for n in ("baseline_basis", _TPOT_BASIS) if (total.figures.get(n) or "").startswith("run_")]
-    if not by_run:
-        return []
-    found: list[Warning] = []
-    match = defined.matching
-    if match.where not in (None, "applied"):
-        why = "names columns that are not of the traffic alone" if match.where == "other_columns" else "fits none of it"
-        text = f"--where was not applied to what ran without speculation: it {why}"
-        found.append(Warning("baseline_where", text))
-    # Only classes that have times are compared at all.
-    unknown = [name for name in match.unknown if _count(
-        con, f"select count(*) from unit_sums where stratum[{literal(name)}] is not null and (w > 0 or tokens > 0)"
-    )]  # fmt: skip
-    if unknown:
-        text = (
-            f"what ran without speculation does not hold {', '.join(unknown)}: classes that differ in it are "
-            "compared with one baseline, which may be of other traffic"
-        )
-        found.append(Warning("baseline_class_unknown", text))
-    names = {"baseline_tpot_class_share": "tokens", "baseline_class_share": "rounds"}
-    shares = [(s, n) for n in names if (s := total.figures.get(n)) is not None and s < 1.0]
-    if shares:
-        share, name = min(shares, key=lambda found: found[0])
-        lacking = con.execute(
-            "select traffic from (select distinct traffic from unit_sums) where traffic not in"
-            " (select traffic from baseline_facts) order by traffic limit 5"
-        ).fetchall()
-        which = "; ".join(", ".join(f"{k}={label(v)}" for k, v in row[0].items()) for row in lacking)
-        text = (
-            f"{1 - share:.0%} of the {names[name]}{f' ({which})' if which else ''} are of a class that no run without "
-            "speculation has: they are compared with all its traffic, whose mix of classes may differ"
-        )
-        found.append(Warning("baseline_other_class", text, {name: share}))
-    return found
-
-
-def _baseline_noise(con: duckdb.DuckDBPyConnection) -> list[Warning]:
-    spread = con.execute(
-        "with parts as (select distinct engine, model from unit_sums), by_run as (select b.engine, b.model, b.run_id,"
-        " sum(weight * decode_ms) / nullif(sum(weight * (output_tokens - 1)), 0) as tpot from baseline_facts b"
-        " join parts p on p.engine = b.engine and (p.model = b.model or p.model is null or b.model is null)"
-        " where output_tokens > 1 and decode_ms is not null group by b.engine, b.model, b.run_id)"
-        " select min(tpot), max(tpot), count(distinct run_id), model from by_run group by engine, model"
-        " having count(*) > 1 order by max(tpot) / min(tpot) desc limit 1"
-    ).fetchone()
-    if not spread or not spread[0] or spread[1] / spread[0] <= BASELINE_SPREAD:
-        return []
-    text = (
-        f"{spread[2]} baseline runs of {spread[3] or 'one model'} differ in TPOT from {spread[0]:.2f} to "
-        f"{spread[1]:.2f} ms: a speedup within that range is noise"
-    )
-    return [Warning("baseline_noise", text, {"runs": spread[2], "low_ms": spread[0], "high_ms": spread[1]})]
-
-
-def _mixed(con: duckdb.DuckDBPyConnection, total: Stratum) -> list[Warning]:
-    parts = _count(
-        con, "select count(*) from (select distinct engine, model from unit_sums where w > 0 and model is not null)"
-    )
-    if parts < 2 or total.figures.get("relative_token_time") is None:
-        return []
-    text = (
-        f"{parts} engines or models are pooled in the total, each against its own baseline: "
-        "group by engine and model for figures that can be acted on"
-    )
-    return [Warning("mixed_models", text, {"parts": parts})]
-
-
 def _runaway(strata: Sequence[Stratum]) -> list[Warning]:
     found = []
     for stratum in strata:
@@ -295,7 +171,7 @@ def _overlap(total: Stratum) -> list[Warning]:
 
 def _uncertain_counts(con: duckdb.DuckDBPyConnection, total: Stratum) -> list[Warning]:
     found = []
-    estimated = _count(
+    estimated = count(
         con, "select count(*) from strata where rounds is not null and 'estimated' in (counts_basis, rounds_basis)"
     )
     if estimated:
@@ -329,14 +205,8 @@ def _conflicts(con: duckdb.DuckDBPyConnection) -> list[Warning]:
 def _rejects(con: duckdb.DuckDBPyConnection, defined: Defined) -> list[Warning]:
     # A file that gave nothing but refused records is of no run: it counts where nothing was filtered.
     chosen = " where source_id in (select source_id from selected)" if defined.filtered else ""
-    rejects = _count(con, f"select count(*) from rejects{chosen}")
+    rejects = count(con, f"select count(*) from rejects{chosen}")
     if not rejects:
         return []
     text = "some records were refused at ingest and count nowhere: see `tracelens query sources`"
     return [Warning("rejects", text, {"rejects": rejects})]
-
-
-def _count(con: duckdb.DuckDBPyConnection, sql: str) -> int:
-    row = con.execute(sql).fetchone()
-    progress.step()
-    return int(row[0]) if row else 0

@@ -1,4 +1,9 @@
-"""The speedup somebody planned with: the offline acceptance, draft cost and K, and the formula they went into."""
+"""The speedup somebody planned with: the offline acceptance, draft cost and K, and the formula they went into.
+
+The acceptance may come from a `speculation_profile.json` (schema 1.0 of Model-Optimizer's specdec_bench), which travels
+with a draft checkpoint: `mean_accept_length` are tokens a round with the target's own token, `marginal_accept_rates[i]`
+the share of rounds whose first i + 1 drafts were accepted, so that mean = 1 + sum of the rates. It holds no draft cost.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,9 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from tracelens.errors import InputError
 from tracelens.model.acceptance import DraftAcceptRatio, TokenAcceptProb
@@ -17,6 +24,10 @@ FORMS = ("article", "article_tokens", "bonus", "iid")
 _LEAST_ALPHA, _MOST_RHO, _MOST_K = 1e-6, 1e6, 65_536
 _LEAST_MS, _MOST_MS = 1e-6, 1e9
 _EXAMPLE = "alpha=.72,rho=.1,k=5,form=article"
+_KEYS = ("alpha", "rho", "k", "form", "baseline_ms")
+# Any of them makes a file a speculation profile; `validation` allows its mean to miss its rates by as much.
+_PROFILE_KEYS = ("mean_accept_length", "marginal_accept_rates", "conditional_accept_rates")
+_TOLERANCE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +88,25 @@ class Claim:
 def parse_claim(text: str) -> Claim:
     """Read `alpha=.72,rho=.1,k=5[,form=…][,baseline_ms=…]`, or `@file.json` with the same keys.
 
+    The file may be a `speculation_profile.json`: then `alpha` is its acceptance in the convention of `form` (here
+    `bonus` unless told, because its mean counts the target's own token), `k` its draft length, and `rho` comes behind
+    it: `@speculation_profile.json,rho=.1`. What stands behind a file wins over what is in it.
+
     Raises:
-        InputError: not of that form, or a value out of its range.
+        InputError: not of that form, a value out of its range, or a profile that was not measured at this K.
     """
-    pairs = _from_file(Path(text[1:])) if text.startswith("@") else _from_text(text)
-    known = {"alpha", "rho", "k", "form", "baseline_ms"}
-    unknown = sorted(set(pairs) - known)
+    pairs = _from_file(*_file_and_more(text[1:])) if text.startswith("@") else _from_text(text)
+    unknown = sorted(set(pairs) - set(_KEYS))
     if unknown:
-        raise InputError(f"claim: unknown key {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+        raise InputError(f"claim: unknown key {', '.join(unknown)}; known: {', '.join(sorted(_KEYS))}")
     missing = [key for key in ("alpha", "rho", "k") if key not in pairs]
     if missing:
         raise InputError(f"claim: {', '.join(missing)} missing; write it as {_EXAMPLE}")
-    k = _number("k", pairs["k"])
-    if k != int(k):
-        raise InputError(f"claim: k must be a whole number, not {pairs['k']}")
     baseline = pairs.get("baseline_ms")
     return Claim(
         alpha=_number("alpha", pairs["alpha"]),
         rho=_number("rho", pairs["rho"]),
-        k=int(k),
+        k=_whole("k", pairs["k"]),
         form=pairs.get("form", "article"),
         baseline_ms=None if baseline is None else _number("baseline_ms", baseline),
     )
@@ -113,7 +124,15 @@ def _from_text(text: str) -> dict[str, str]:
     return pairs
 
 
-def _from_file(path: Path) -> dict[str, str]:
+def _file_and_more(text: str) -> tuple[Path, dict[str, str]]:
+    """A path, and the pairs behind it; a name may hold commas of its own."""
+    if "," not in text or Path(text).exists():
+        return Path(text), {}
+    name, _, more = text.partition(",")
+    return Path(name), _from_text(more)
+
+
+def _from_file(path: Path, more: Mapping[str, str]) -> dict[str, str]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -122,7 +141,91 @@ def _from_file(path: Path) -> dict[str, str]:
         raise InputError(f"claim: {path} is no JSON: {error}") from error
     if not isinstance(document, Mapping):
         raise InputError(f"claim: {path} must hold an object such as {{'alpha': 0.72, 'rho': 0.1, 'k': 5}}")
-    return {str(key): str(value) for key, value in document.items() if value is not None}
+    if any(key in document for key in _PROFILE_KEYS):
+        return _from_profile(path, document, more)
+    return {str(key): str(value) for key, value in document.items() if value is not None} | dict(more)
+
+
+def _from_profile(path: Path, profile: Mapping[str, Any], more: Mapping[str, str]) -> dict[str, str]:
+    """The pairs of a speculation profile, its acceptance at the K that is asked for."""
+    if profile.get("measured") is False:
+        raise InputError(f"claim: {path} is a stub (measured: false); measure its acceptance first (specdec_bench)")
+    longest = _of_profile(path, profile, "num_speculative_tokens")
+    k = _whole("k", more.get("k", str(longest)))
+    if k < 1:
+        raise InputError(f"claim: k must be 1 or more, not {k}: the drafted tokens")
+    mean = _accept_length(path, profile, _whole("num_speculative_tokens", str(longest)), k)
+    form = more.get("form", "bonus")
+    pairs = {"alpha": repr(_alpha(mean, k, form)), "k": str(k), "form": form} | dict(more)
+    if "rho" not in pairs:
+        raise InputError(f"claim: {path} holds no draft cost; write it as @{path},rho=.1")
+    return pairs
+
+
+def _accept_length(path: Path, profile: Mapping[str, Any], longest: int, k: int) -> float:
+    """Tokens a round at draft length k, the target's own among them.
+
+    A chain of k drafts is the beginning of a longer one, so the marginal rates tell it (`chain_analytic`); a drafter
+    that plans whole blocks is known at the lengths it was measured at (`measured_per_k`).
+    """
+    rates = profile.get("marginal_accept_rates")
+    rates = [_of_list(path, rate) for rate in rates] if isinstance(rates, list) else []
+    mean = _of_profile(path, profile, "mean_accept_length")
+    if any(a < b for a, b in pairwise([1.0, *rates])):
+        raise InputError(f"claim: {path} contradicts itself: marginal_accept_rates must not rise")
+    if rates and abs(1 + sum(rates) - mean) > _TOLERANCE:
+        raise InputError(
+            f"claim: {path} contradicts itself: mean_accept_length is {mean:g}, and 1 + the sum of "
+            f"marginal_accept_rates {1 + sum(rates):g}"
+        )
+    by_k = profile.get("accept_length_by_k")
+    if isinstance(by_k, Mapping) and str(k) in by_k:
+        mean = _of_list(path, by_k[str(k)])
+    elif k != longest:
+        if profile.get("accept_length_model") != "chain_analytic" or k > len(rates):
+            raise InputError(
+                f"claim: {path} was measured at k={longest}, which does not tell of k={k}; measure that too"
+            )
+        mean = 1 + sum(rates[:k])
+    if not 1 <= mean <= k + 1 + _TOLERANCE:
+        raise InputError(f"claim: {path}: {mean:g} tokens a round are not possible with k={k}")
+    return min(mean, k + 1.0)
+
+
+def _alpha(mean: float, k: int, form: str) -> float:
+    """The acceptance of `form` that gives `mean` tokens a round, the target's own among them (MODEL.md 4)."""
+    if form == "article_tokens":
+        return mean / k
+    if form != "iid":
+        return (mean - 1) / k
+    if mean >= k + 1:
+        return 1.0
+    # 1 + a + ... + a^k rises with a: halved until a double can't tell the ends apart.
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if sum(middle**i for i in range(k + 1)) < mean else (low, middle)
+    return (low + high) / 2
+
+
+def _of_profile(path: Path, profile: Mapping[str, Any], name: str) -> float:
+    value = profile.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise InputError(f"claim: {path} has no {name}")
+    return value
+
+
+def _of_list(path: Path, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise InputError(f"claim: {path}: an acceptance must be a number, not {value!r}")
+    return float(value)
+
+
+def _whole(name: str, text: str) -> int:
+    value = _number(name, text)
+    if value != int(value):
+        raise InputError(f"claim: {name} must be a whole number, not {text}")
+    return int(value)
 
 
 def _number(name: str, text: str) -> float:

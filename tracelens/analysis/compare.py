@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tracelens.analysis.absent import nothing_selected
 from tracelens.analysis.answers import Key
 from tracelens.analysis.compared import TWO_CONVENTIONS, Change, Compared, Comparison
 from tracelens.analysis.contrasts import both_sides, contrasts, one_convention, paradoxes, told_apart
@@ -61,8 +62,8 @@ def compare(lake: Path, a: Word, b: Word, question: Question | None = None) -> C
     common = question or Question()
     before, after = resolve(lake, a, b)
     first, second = before.question(common), after.question(common)
-    one, _ = _ask(lake, before, first, None)
-    other, across = _ask(lake, after, second, (one, first))
+    one, _ = _ask(lake, before, first, None, common)
+    other, across = _ask(lake, after, second, (one, first), common)
     keys = _union(one.session, other.session)
     rows = stand_ins([_compared(one.session, other.session, key) for key in (*keys, None)], one.session, other.session)
     if one.traffic["run"] != other.traffic["run"]:
@@ -79,20 +80,27 @@ def compare(lake: Path, a: Word, b: Word, question: Question | None = None) -> C
     missing = both_sides(one.missing, other.missing, lambda m: m.because, lambda m, text: replace(m, because=text))
     by = tuple(dict.fromkeys(common.by))
     shown = _coverage(missing)
-    return Comparison(by, before, after, common.level, tuple(strata), total, tested, real, mix, shown, told)
+    return Comparison(
+        by, before, after, common.level, tuple(strata), total, tested, real, mix, shown, told, common.selection()
+    )
 
 
-def _ask(lake: Path, side: Side, question: Question, before: tuple[_Asked, Question] | None) -> tuple[_Asked, int]:
+def _ask(
+    lake: Path, side: Side, question: Question, before: tuple[_Asked, Question] | None, common: Question
+) -> tuple[_Asked, int]:
     """Answer one side; with the side `before`, also how many requests run across the border of the two.
+
+    `common` is the question of both sides, without what the side itself selects.
 
     Raises:
         InputError: nothing there speculates, or records of the side before are on this one too.
     """
     with opened(lake, question, QUERIES) as session:
         warnings = session.warnings()
-        nothing = next((w.text for w in warnings if w.code == NOTHING), None)
-        if nothing is not None or not session.answers.one("alpha", None):
-            text = nothing or "no record there holds rounds or times of speculation."
+        nothing = any(w.code == NOTHING for w in warnings)
+        if nothing or not session.answers.one("alpha", None):
+            told = nothing_selected(session.con, [side.text, *common.filters()], question.where) if nothing else []
+            text = told[0].text if told else "no record there holds rounds or times of speculation."
             raise InputError(f"{side.name} ({side.text}): {text} {_way_out(session)}")
         rows = session.con.execute("select distinct run_id, engine, model, draft_model, method from strata").fetchall()
         names = ("run", "engine", "model", "draft_model", "method")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tracelens.analysis.mixing import Mix
@@ -65,3 +65,4 @@ class Comparison:
     mix_effect: Mapping[str, Mix]
     coverage: tuple[Missing, ...]
     warnings: tuple[Warning, ...]
+    selection: Mapping[str, Any] = field(default_factory=dict)

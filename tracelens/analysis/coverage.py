@@ -102,28 +102,35 @@ _LOWER_BOUND = "no record holds the time of a whole step; relative_token_time is
 
 
 def missing_figures(
-    total: Stratum, strata: Sequence[Stratum], engines: Collection[str], *, timed_apart: bool = False
+    total: Stratum,
+    strata: Sequence[Stratum],
+    engines: Collection[str],
+    *,
+    canonical: Collection[str] = (),
+    timed_apart: bool = False,
 ) -> tuple[Missing, ...]:
     """Name every figure that is null in the total, and every one that only some strata lack.
 
-    Figures with one remedy stand together (`figure` lists them), and each reason is said once. `timed_apart`: step
-    times of these strata are known for all of them together only.
+    Figures with one reason and one remedy stand together (`figure` lists them). `canonical`: engines whose logs are
+    canonical JSON lines. `timed_apart`: step times of these strata are known for all of them together only.
     """
-    together: dict[tuple[str, str], tuple[list[str], list[str]]] = {}
+    others = [engine for engine in engines if engine not in canonical]
+    together: dict[tuple[str, str, str], tuple[list[str], list[str]]] = {}
     for figure, need, where in _gaps(total, strata, timed_apart=timed_apart):
         is_bound = figure == "speedup_step" and total.figures.get("relative_token_time_basis") == "lower_bound"
-        key = (where, _LOWER_BOUND if is_bound else switch_on(need, engines))
-        figures, needs = together.setdefault(key, ([], []))
+        # All times that are missing are one reason.
+        reason = _LOWER_BOUND if is_bound else "times" if need in _TIMES else need
+        figures, needs = together.setdefault((where, reason, switch_on(need, others)), ([], []))
         figures.append(figure)
         if need not in needs:
             needs.append(need)
     return tuple(
         Missing(
             ", ".join(figures),
-            _LOWER_BOUND if remedy == _LOWER_BOUND else _reason(needs) + where,
-            switch_on("step_time", engines) if remedy == _LOWER_BOUND else remedy,
+            _LOWER_BOUND if reason == _LOWER_BOUND else _reason(needs) + where,
+            switch_on("step_time" if reason == _LOWER_BOUND else needs, engines, canonical),
         )
-        for (where, remedy), (figures, needs) in together.items()
+        for (where, reason, _), (figures, needs) in together.items()
     )
 
 
@@ -158,10 +165,9 @@ def _lacks(needs: Sequence[str], stratum: Stratum) -> str:
 
 
 def _reason(needs: Sequence[str]) -> str:
-    """All times that are missing in one clause, every other reason in its own."""
+    """One reason, for one need or for all times that are missing."""
     times = [_TIMES[need] for need in needs if need in _TIMES]
-    clauses = [f"no record holds the time of {', '.join(times)}"] if times else []
-    return "; ".join([*clauses, *dict.fromkeys(_BECAUSE[need] for need in needs if need not in _TIMES)])
+    return f"no record holds the time of {', '.join(times)}" if times else _BECAUSE[needs[0]]
 
 
 def _held(figures: Mapping[str, Any]) -> set[str]:

@@ -56,11 +56,14 @@ def acceptance(alpha: Row, level: float) -> Figures:
 
 
 def positions(hazards: Sequence[Row], level: float) -> Figures:
-    """`hazard` from position 1 and `survival` from position 0 of the rows of `hazards.sql`."""
-    out: Figures = dict.fromkeys(("hazard", "survival", "survival_low", "survival_high"))
+    """`hazard` from position 1 and `survival` from position 0 of the rows of `hazards.sql`, with intervals."""
+    out: Figures = dict.fromkeys(("hazard", "hazard_low", "hazard_high", "survival", "survival_low", "survival_high"))
     if not hazards:
         return out
     out["hazard"] = [row["hazard"] for row in hazards]
+    shares = [share_interval(RatioSums.of(row["hazard_sums"]), level) for row in hazards]
+    out["hazard_low"] = [None if share is None else share.low for share in shares]
+    out["hazard_high"] = [None if share is None else share.high for share in shares]
     out["survival"] = [1.0, *(row["survival"] for row in hazards)]
     low: list[float | None] = [1.0]
     high: list[float | None] = [1.0]

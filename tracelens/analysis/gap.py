@@ -51,7 +51,9 @@ def gap_of(session: Session) -> GapResult:
     by = tuple(dict.fromkeys(session.question.by))
     told = tuple(session.missing()) if session.engines else ()
     warnings = (*_lengths_mixed(session, claim), *session.warnings())
-    return GapResult(by, claim.as_mapping(), strata[:-1], strata[-1], coverage.of_interest(told, _NEEDED), warnings)
+    needed = coverage.of_interest(told, _NEEDED)
+    selection = session.question.selection()
+    return GapResult(by, claim.as_mapping(), strata[:-1], strata[-1], needed, warnings, selection)
 
 
 def _claim(question: Question) -> Claim:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,7 @@ class GateResult:
     decision: str
     coverage: tuple[Missing, ...]
     warnings: tuple[Warning, ...]
+    selection: Mapping[str, Any] = field(default_factory=dict)
 
 
 def gate(lake: Path, question: Question, options: GateOptions | None = None) -> GateResult:
@@ -119,7 +120,8 @@ def gate_of(session: Session, options: GateOptions) -> GateResult:
     decision = worst(Decision(s.decision, ()) for s in strata or (total,)).name
     told = coverage.of_interest(session.missing(), _NEEDED) if session.engines else ()
     by = tuple(dict.fromkeys(session.question.by))
-    return GateResult(by, options, strata, total, decision, told, session.warnings())
+    selection = session.question.selection()
+    return GateResult(by, options, strata, total, decision, told, session.warnings(), selection)
 
 
 def _check(options: GateOptions) -> None:

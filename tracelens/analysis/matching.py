@@ -117,6 +117,25 @@ def columns_of(con: duckdb.DuckDBPyConnection, expression: str) -> set[str]:
     return set(_columns(json.loads(row[0]) if row else {}))
 
 
+def label_names(con: duckdb.DuckDBPyConnection, expression: str) -> set[str]:
+    """Keys of labels that an expression asks for, as `labels['tenant']`."""
+    row = con.execute("select json_serialize_sql($1)", [f"select (\n{expression}\n)"]).fetchone()
+    return set(_label_names(json.loads(row[0]) if row else {}))
+
+
+def _label_names(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if node.get("type") == "ARRAY_EXTRACT":
+            of, key = node["children"]
+            if of.get("column_names", [""])[-1] == "labels" and key.get("literal", {}).get("kind") == "STRING":
+                yield key["literal"]["text"]
+        for value in node.values():
+            yield from _label_names(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _label_names(value)
+
+
 def _columns(node: Any) -> Iterator[str]:
     if isinstance(node, dict):
         if node.get("class") in _SUBQUERIES:

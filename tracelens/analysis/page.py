@@ -129,7 +129,8 @@ def page(lake: Path, question: Question | None = None) -> Page:
     progress.expect(2 * ASKED)
     with opened(lake, question, (*(gap.QUERIES if planned else ()), *gate.QUERIES)) as session:
         claim = None if question.claim is None else question.claim.as_mapping()
-        report = Report(by, session.strata, session.total, session.missing(), session.warnings(), claim)
+        report = Report(by, session.strata, session.total, session.missing(), session.warnings(), claim,
+                        question.selection())  # fmt: skip
         covered = _covered(session)
         times = [Moment(**_chosen(row, Moment)) for row in _rows(session.con, "over_time")]
         heat = tuple(Cell(**_chosen(row, Cell)) for row in _rows(session.con, "heat_map"))
@@ -137,7 +138,7 @@ def page(lake: Path, question: Question | None = None) -> Page:
         split = gap.gap_of(session) if planned else None
         gated = gate.gate_of(session, GateOptions())
         swept = None if by_k else sweep.sweep_of(session, lake)
-        statements = page_sql.statements(session.con)
+        statements = page_sql.statements(session.con, question)
     return Page(
         question=question,
         covered=covered,

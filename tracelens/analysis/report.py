@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tracelens.analysis.claim import Claim, parse_claim
 from tracelens.analysis.results import Report
-from tracelens.analysis.session import Question, opened
+from tracelens.analysis.session import Question, Session, opened
 
 __all__ = ["Claim", "ReportOptions", "parse_claim", "report"]
 
@@ -23,4 +23,24 @@ def report(lake: Path, options: Question | None = None) -> Report:
     with opened(lake, question) as session:
         claim = None if question.claim is None else question.claim.as_mapping()
         by = tuple(dict.fromkeys(question.by))
-        return Report(by, session.strata, session.total, session.missing(), session.warnings(), claim)
+        return Report(
+            by,
+            session.strata,
+            session.total,
+            session.missing(),
+            session.warnings(),
+            claim,
+            question.selection(),
+            _setting(session),
+        )
+
+
+def _setting(session: Session) -> dict[str, str]:
+    """Run, engine and model of the selection, those alone of which it has one."""
+    names = ("run", "engine", "model")
+    values = session.con.execute(
+        "select case when count(distinct run_id) = 1 then min(run_id) end,"
+        " case when count(distinct engine) = 1 then min(engine) end,"
+        " case when count(distinct model) = 1 then min(model) end from unit_sums"
+    ).fetchone()
+    return {name: value for name, value in zip(names, values or (), strict=True) if value is not None}

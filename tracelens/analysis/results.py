@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 Value = float | int | str | bool | None
 
@@ -15,13 +16,54 @@ NOTHING = "nothing_selected"
 UNKNOWN = "(not known)"
 
 
-def label(value: object) -> str:
-    """A value of a stratum's key in a sentence."""
-    return UNKNOWN if value is None else str(value)
+#: Columns whose values have zeros that make them sort.
+BUCKETS = ("batch_bucket", "context_bucket")
+
+
+def label(value: object, column: str = "") -> str:
+    """A value of a stratum's key in a sentence; a bucket of batch or context without the zeros that make it sort."""
+    if value is None:
+        return UNKNOWN
+    return bucket(str(value)) if column in BUCKETS else str(value)
+
+
+def bucket(name: str) -> str:
+    """A bucket as a person writes it: `0003-0004` is 3–4, `< 0.5k` is < 512."""
+    plain = re.sub(r"\b0+(?=\d)(?!\.)", "", name)
+    return re.sub(r"(?<=\w)-(?=\d)", "–", plain).replace("< 0.5k", "< 512")
+
+
+class Figured:
+    """A row with `figures`: each of them is an attribute, too, for whoever explores an answer in Python.
+
+    Raises:
+        AttributeError: no figure is called so; the message has the nearest names.
+    """
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # the project itself takes `figures`, where a wrong name is a wrong key
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__") or name == "figures":
+                raise AttributeError(name)
+            if name in self.figures:
+                return self.figures[name]
+            from tracelens.analysis.similar import did_you_mean
+
+            begun = [
+                one for one in self.figures if one.startswith(name) and not one.endswith(("_low", "_high", "_basis"))
+            ]
+            hint = f"there are {', '.join(begun)}; " if begun else did_you_mean([name], self.figures)
+            raise AttributeError(f"no figure is called {name!r}: {hint}`.figures` has all {len(self.figures)} of them")
+
+    def __dir__(self) -> list[str]:
+        figures: Mapping[str, Any] = getattr(self, "figures", {})
+        return [*object.__dir__(self), *figures]
 
 
 @dataclass(frozen=True, slots=True)
-class Stratum:
+class Stratum(Figured):
     """One row of a report: a class of traffic and its figures.
 
     `figures` maps the names of the performance model (and `<name>_low`, `<name>_high` where a figure has an
@@ -52,7 +94,10 @@ class Warning:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The answer of `tracelens report`."""
+    """The answer of `tracelens report`; `selection` is what was asked for (`Question.selection`).
+
+    `setting` holds `run`, `engine` and `model` of what was found, each only where there is one.
+    """
 
     by: tuple[str, ...]
     strata: tuple[Stratum, ...]
@@ -60,6 +105,8 @@ class Report:
     coverage: tuple[Missing, ...]
     warnings: tuple[Warning, ...]
     claim: Mapping[str, Value] | None = None
+    selection: Mapping[str, Any] = field(default_factory=dict)
+    setting: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +145,7 @@ class BaselineTerm:
 
 
 @dataclass(frozen=True, slots=True)
-class GapStratum:
+class GapStratum(Figured):
     """The gap of one class of traffic: its terms multiply to speedup_observed / speedup_claimed.
 
     `speedup_observed_basis` is tpot, step, upper_bound (no whole step is logged) or None (no times: the terms are those
@@ -133,3 +180,4 @@ class GapResult:
     total: GapStratum
     coverage: tuple[Missing, ...]
     warnings: tuple[Warning, ...]
+    selection: Mapping[str, Any] = field(default_factory=dict)

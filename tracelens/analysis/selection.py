@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens.analysis import matching
 from tracelens.analysis.matching import Matching, literal, struct
+from tracelens.analysis.similar import did_you_mean
 from tracelens.errors import InputError
 from tracelens.lake import progress
 
@@ -67,13 +69,16 @@ def groups_of(con: duckdb.DuckDBPyConnection, by: Sequence[str]) -> dict[str, st
         unknown = [name for name in others if name not in known]
         if unknown:
             labels = f"label keys: {', '.join(sorted(known)[:50])}" if known else "no labels in this selection"
-            raise InputError(f"cannot group by {', '.join(unknown)}; known columns: {', '.join(GROUPS)}; {labels}")
+            raise InputError(
+                f"cannot group by {', '.join(unknown)}; {did_you_mean(unknown, {*GROUPS, *known})}"
+                f"known columns: {', '.join(GROUPS)}; {labels}"
+            )
     return {name: name if name in GROUPS else f"labels[{literal(name)}]" for name in by}
 
 
-def label_keys(con: duckdb.DuckDBPyConnection) -> set[str]:
-    """Keys of the labels that rows of `selected` carry."""
-    keys = con.execute("select distinct unnest(map_keys(labels)) from selected where labels is not null").fetchall()
+def label_keys(con: duckdb.DuckDBPyConnection, view: str = "selected") -> set[str]:
+    """Keys of the labels that rows of a view carry."""
+    keys = con.execute(f"select distinct unnest(map_keys(labels)) from {view} where labels is not null").fetchall()
     return {str(row[0]) for row in keys}
 
 
@@ -84,6 +89,10 @@ def keep_small_tables(con: duckdb.DuckDBPyConnection) -> None:
     task and sampling itself, so that no query pays for the join. A small lake is read once and kept whole: planning
     the view again for every query would take longer than the queries.
     """
+    small = steady(con)
+    keep(con, "impossible")
+    found = con.execute("select count(*) from impossible").fetchone()
+    con.execute("set variable all_possible = $1", [not (found and found[0])])
     for name in ("held", "superseded", "run_traits"):
         keep(con, name)
     gaps = con.execute(
@@ -91,10 +100,25 @@ def keep_small_tables(con: duckdb.DuckDBPyConnection) -> None:
         " and (task_type is null or temperature is null or top_p is null))"
     ).fetchone()
     keep(con, "request_traits", "" if gaps and gaps[0] else " where false")
-    records = con.execute("select sum(records) from held").fetchone()
-    progress.holds(int(records[0] or 0) if records else 0)
-    if records and (records[0] or 0) <= SMALL:
+    if small:
         keep(con, "facts")
+
+
+def steady(con: duckdb.DuckDBPyConnection) -> bool:
+    """Whether the lake is small; then its questions are answered with one thread.
+
+    Sums of doubles depend on the order of their parts, and several threads take the rows in another order each time.
+    With one, equal lakes give equal figures to the last digit; on two cores it takes no longer. In a large lake the
+    last digits may differ from run to run.
+    """
+    found = con.execute("select sum(records) from (" + " union all ".join(
+        f"select count(*) as records from logged_{name}" for name in ("rounds", "windows", "requests")) + ")"
+    ).fetchone()  # fmt: skip
+    records = int(found[0] or 0) if found else 0
+    progress.holds(records)
+    if records <= SMALL:
+        con.execute("set threads = 1")
+    return records <= SMALL
 
 
 def define_strata(con: duckdb.DuckDBPyConnection, selection: Selection) -> Defined:
@@ -171,7 +195,9 @@ def _check_runs(con: duckdb.DuckDBPyConnection, runs: Sequence[str]) -> None:
     missing = [run for run in runs if run not in known]
     if missing:
         some = ", ".join(sorted(known)[:20]) or "none"
-        raise InputError(f"no run {', '.join(missing)} in this lake; runs: {some}")
+        several = any("," in run and all(part.strip() in known for part in run.split(",")) for run in missing)
+        way = "name every run by itself; " if several else did_you_mean(missing, known)
+        raise InputError(f"no run {', '.join(missing)} in this lake; {way}runs: {some}")
 
 
 def _check_expression(con: duckdb.DuckDBPyConnection, where: str) -> None:
@@ -212,8 +238,16 @@ def _define_selected(con: duckdb.DuckDBPyConnection, sql: str, where: str | None
     except duckdb.Error as error:
         if where is None:
             raise
-        reason = str(error).splitlines()[0]
-        raise InputError(f"--where {where!r} does not fit the columns of facts: {reason}") from error
+        raise InputError(f"--where {where!r} does not fit the columns of facts: {_reason(con, str(error))}") from error
+
+
+def _reason(con: duckdb.DuckDBPyConnection, message: str) -> str:
+    """What DuckDB says of an expression, its candidates too, without the picture of the statement; and our own hint."""
+    said = " ".join(line for line in message.partition("\n\nLINE ")[0].splitlines() if line.strip())
+    unknown = re.findall(r'column "([^"]+)" not found', said)
+    columns = [str(row[0]) for row in con.execute("describe facts").fetchall()] if unknown else []
+    hint = did_you_mean(unknown, columns).strip()
+    return f"{said}; {hint}" if hint else said
 
 
 def _any_counts(con: duckdb.DuckDBPyConnection) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens.analysis import absent, cautions, costs, coverage, figures
 from tracelens.analysis.answers import Answers, Key, ask
+from tracelens.analysis.asked import encodable
 from tracelens.analysis.claim import Claim
 from tracelens.analysis.costs import Priced
 from tracelens.analysis.results import Missing, Stratum, Warning
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 #: About how many queries a session takes, those behind its warnings included: for the bar of whoever waits.
 ASKED = 41
+# No draft is longer.
+LONGEST_DELTA = 65_536
 # A stratum is shown when it holds at least one of these.
 _SUBSTANCE = ("accepted", "drafted", "plain_steps", "draft_ms_per_token", "target_ms", "step_ms", "tpot_ms")
 
@@ -48,6 +51,23 @@ class Question:
     level: float = 0.95
     label: tuple[str, str] | None = None
 
+    def filters(self) -> list[str]:
+        """The options that narrow the selection, those alone that were given."""
+        given = {"--where": self.where, "--since": self.since, "--until": self.until, "--run": self.runs or None,
+                 "the label": self.label}  # fmt: skip
+        return [name for name, value in given.items() if value is not None]
+
+    def selection(self) -> dict[str, Any]:
+        """What was asked for beside the grouping and the claim, as every answer tells it; None where not given.
+
+        Times are ISO text in UTC, `until` is exclusive. `near_k` is how many drafts a near-K rollback may keep.
+        """
+        since, until = (None if t is None else f"{utc(t):%Y-%m-%dT%H:%M:%SZ}" for t in (self.since, self.until))
+        return {
+            "run": list(self.runs), "where": self.where, "since": since, "until": until, "baseline": self.baseline,
+            "near_k": self.near_k_delta,
+        }  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Session:
@@ -61,6 +81,7 @@ class Session:
     total: Stratum
     hidden: tuple[Stratum, ...]
     engines: tuple[str, ...]
+    canonical: frozenset[str]  # those of them whose logs are canonical JSON lines
     _told: list[tuple[Warning, ...]] = field(default_factory=list, repr=False, compare=False)
 
     def every_key(self) -> list[Key]:
@@ -77,7 +98,13 @@ class Session:
 
     def missing(self) -> tuple[Missing, ...]:
         """Figures that these records cannot give."""
-        return coverage.missing_figures(self.total, self.strata, self.engines, timed_apart=bool(self.hidden))
+        return coverage.missing_figures(
+            self.total,
+            self.strata,
+            self.engines,
+            canonical=self.canonical,
+            timed_apart=absent.has_step_times(self.hidden),
+        )
 
     def warnings(self) -> tuple[Warning, ...]:
         """What a reader of the figures must know, what touches every figure first; several answers share it."""
@@ -86,7 +113,9 @@ class Session:
         return self._told[0]
 
     def _warnings(self) -> tuple[Warning, ...]:
-        nothing = [] if self.engines else absent.nothing_selected(self.con)
+        nothing = (
+            [] if self.engines else absent.nothing_selected(self.con, self.question.filters(), self.question.where)
+        )
         named = self.question.baseline if isinstance(self.question.baseline, str) else None
         return (
             *nothing,
@@ -121,7 +150,10 @@ def opened(lake: Path, question: Question, more: Sequence[str] = ()) -> Iterator
         ]
         shown = tuple(s for s in strata if any(s.figures.get(name) is not None for name in _SUBSTANCE))
         hidden = absent.without_class(shown)
-        engines = tuple(row[0] for row in con.execute("select distinct engine from unit_sums").fetchall())
+        engines = con.execute(
+            "select engine, bool_or(run_id in (select run_id from held where starts_with(surface, 'generic.')))"
+            " from unit_sums group by engine"
+        ).fetchall()
         yield Session(
             con,
             question,
@@ -130,7 +162,8 @@ def opened(lake: Path, question: Question, more: Sequence[str] = ()) -> Iterator
             tuple(s for s in shown if s not in hidden),
             Stratum({}, stratum_figures(answers, None, question)),
             hidden,
-            engines,
+            tuple(engine for engine, _ in engines),
+            frozenset(engine for engine, is_canonical in engines if is_canonical),
         )
     finally:
         con.close()
@@ -160,10 +193,18 @@ def _priced(answers: Answers, key: Key) -> Priced:
 
 
 def _check(question: Question) -> None:
+    texts: dict[str, Sequence[object]] = {
+        "--where": [question.where], "--baseline": [question.baseline], "--by": question.by,
+        "--run": question.runs, "the label": question.label or (),
+    }  # fmt: skip
+    for option, given in texts.items():
+        for text in given:
+            if isinstance(text, str):
+                encodable(text, option)
     if not isinstance(question.baseline, str | None) and not question.baseline > 0:
         raise InputError(f"--baseline must be above 0 ms, not {question.baseline}")
-    if question.near_k_delta < 0:
-        raise InputError(f"near_k_delta must be 0 or more, not {question.near_k_delta}")
+    if not 0 <= question.near_k_delta <= LONGEST_DELTA:
+        raise InputError(f"--near-k must be 0 to {LONGEST_DELTA}, not {question.near_k_delta}")
     if not 0 < question.level < 1:
         raise InputError(f"the level of intervals must lie between 0 and 1, not {question.level}")
     if question.since and question.until and utc(question.since) >= utc(question.until):

@@ -9,8 +9,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracelens.analysis.asked import encodable
 from tracelens.analysis.selection import Selection, filters_of, utc
 from tracelens.analysis.session import Question
+from tracelens.analysis.similar import did_you_mean
 from tracelens.errors import InputError
 from tracelens.lake.connection import connect
 
@@ -77,6 +79,8 @@ def resolve(lake: Path, a: Word, b: Word) -> tuple[Side, Side]:
     Raises:
         InputError: no lake there; a word that names nothing there, or two things.
     """
+    for name, word in (("A", a), ("B", b)):
+        encodable(word.text, name)
     con = connect(lake, grouped=False)  # the tables say enough, and the other views take longer than all of it
     try:
         runs = {str(row[0]) for row in con.execute(
@@ -115,15 +119,16 @@ def _resolve(con: duckdb.DuckDBPyConnection, name: str, word: Word, runs: set[st
 
 def _unknown(con: duckdb.DuckDBPyConnection, name: str, text: str, runs: set[str], why_not: str) -> str:
     if text.startswith(_VERSION):
-        there = f"versions: {_some(_versions(con))}"
+        builds = _versions(con)
+        there = f"{did_you_mean([text.removeprefix(_VERSION)], builds)}versions: {_some(builds)}"
     elif text.startswith(_LABEL):
         key = text.removeprefix(_LABEL).partition("=")[0]
-        pairs = _labels(con, key) or _labels(con, None)
-        there = f"labels: {_some(f'{one}={value}' for one, value in pairs)}"
+        pairs = [f"{one}={value}" for one, value in _labels(con, key) or _labels(con, None)]
+        there = f"{did_you_mean([text.removeprefix(_LABEL)], pairs)}labels: {_some(pairs)}"
     else:
         left = [run for run in text.removeprefix(_RUN).split("+") if run not in runs]
         which = f"no run {', '.join(left)}; " if "+" in text and left else ""
-        there = f"{which}runs: {_some(runs)}; versions: {_some(_versions(con))}"
+        there = f"{which}{did_you_mean(left, runs)}runs: {_some(runs)}; versions: {_some(_versions(con))}"
     why = f" ({why_not})" if why_not else ""
     return f"{name} {text!r} names nothing in this lake{why}: {_KINDS}; {there}"
 

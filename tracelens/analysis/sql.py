@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracelens.analysis.asked import encodable
+from tracelens.analysis.selection import steady
 from tracelens.errors import InputError
 from tracelens.resources import room
 
@@ -53,7 +55,7 @@ def sql_of(what: str) -> str:
     Raises:
         InputError: one word that names no query.
     """
-    text = what.strip()
+    text = encodable(what, "SQL").strip()
     if not text.replace("-", "_").isidentifier():
         return text
     names = named()
@@ -77,6 +79,7 @@ def ask(lake: Path, sql: str) -> tuple[list[str], Iterator[Sequence[Any]]]:
 
     con = connect(lake)
     try:
+        steady(con)
         cursor = con.execute(_statement(con, sql))
         names = [str(column[0]) for column in cursor.description or ()]
         first = cursor.fetchmany(_CHUNK)
@@ -98,6 +101,7 @@ def read(lake: Path, sql: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBa
 
     con = connect(lake)
     try:
+        steady(con)
         relation = con.sql(_statement(con, sql))
         _check_types(relation)
         reader = relation.to_arrow_reader(_BATCH)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tracelens.analysis.alarms.pooling import of_every_length
 from tracelens.analysis.answers import Key, Rows, run_query
 from tracelens.analysis.costs import Priced
 from tracelens.analysis.figures import Row
@@ -95,6 +96,7 @@ class SweepResult:
     coverage: tuple[Missing, ...]
     warnings: tuple[Warning, ...]
     claim: Mapping[str, Value] | None = None
+    selection: Mapping[str, Any] = field(default_factory=dict)
 
 
 def checked_ks(ks: Sequence[int]) -> tuple[int, ...]:
@@ -132,10 +134,10 @@ def sweep_of(session: Session, lake: Path, asked: Sequence[int] = DEFAULT_KS) ->
     question = session.question
     by = tuple(dict.fromkeys(question.by))
     claim = None if question.claim is None else question.claim.as_mapping()
-    warnings = session.warnings()
+    warnings, selection = of_every_length(session.warnings()), question.selection()
     nothing = next((w.text for w in warnings if w.code == NOTHING), None)
     if nothing is not None:
-        return SweepResult(by, tuple(asked), (), _empty(nothing), (), warnings, claim)
+        return SweepResult(by, tuple(asked), (), _empty(nothing), (), warnings, claim, selection)
     answers = {name: run_query(session.con, name) for name in _QUERIES}
     ran = _one_k(session) or _ran(lake, replace(question, by=by))
     missing = session.missing()
@@ -143,7 +145,7 @@ def sweep_of(session: Session, lake: Path, asked: Sequence[int] = DEFAULT_KS) ->
         _stratum(session, key, stratum, answers, ran.get(key, {}), asked, missing)
         for key, stratum in _keyed(session).items()
     )
-    return SweepResult(by, tuple(asked), tuple(strata), total, missing, warnings, claim)
+    return SweepResult(by, tuple(asked), tuple(strata), total, missing, warnings, claim, selection)
 
 
 def _empty(why: str) -> SweepStratum:

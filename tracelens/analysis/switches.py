@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 _BASELINE = (
     "run the same traffic without speculation and ingest it with `--role baseline`, or name one: `--baseline RUN|MS`"
@@ -103,8 +103,46 @@ _SWITCH: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def switch_on(need: str, engines: Collection[str]) -> str:
-    """What gives a quantity in these engines; engines with one remedy are named together."""
+# What a canonical record must hold, by need: the kind of record, and its fields in the order of the schema.
+_FIELDS: Mapping[str, tuple[str, str]] = {
+    "counts": ("round", '"drafted":…,"accepted":…,"emitted":…'),
+    "drafted": ("round", '"drafted":…'),
+    "draft_lengths": ("round", '"drafted":…,"accepted":…'),
+    "rounds": ("round", '"drafted":…,"accepted":…'),
+    "plain_steps": ("round", '"drafted":0,"accepted":0,"emitted":1'),
+    "emitted": ("round", '"emitted":…'),
+    "requests": ("round", '"request_id":…'),
+    "single_rounds": ("round", '"request_id":…,"round_index":…,"drafted":…,"accepted":…'),
+    "step_share": ("round", '"step_id":…'),
+    "length": ("round", '"num_speculative_tokens":…'),
+    "class_of_times": ("round", '"task_type":…,"step_ms":…'),
+    "temperature": ("request", '"request_id":…,"temperature":…'),
+    "tpot": ("request", '"request_id":…,"output_tokens":…,"decode_ms":…'),
+    "draft_time": ("round", '"draft_ms":…'),
+    "target_time": ("round", '"target_ms":…'),
+    "step_time": ("round", '"step_ms":…'),
+    "sample_time": ("round", '"sample_ms":…'),
+    "rollback_time": ("round", '"rollback_ms":…'),
+    "repack_time": ("round", '"repack_ms":…'),
+    "emit_lag": ("round", '"emit_lag_ms":…'),
+}
+_OF_WHAT = {
+    "plain_steps": "a plain decode step",
+    "temperature": "a request (or a round)",
+    "tpot": "a finished request",
+}
+
+
+def switch_on(needs: str | Sequence[str], engines: Collection[str], canonical: Collection[str] = ()) -> str:
+    """What gives a quantity, or several that one reason tells of, in these engines.
+
+    Args:
+        needs: one quantity or several that have one answer in every engine that is not canonical.
+        engines: all engines of the selection; those with one remedy are named together.
+        canonical: those of them whose logs are canonical JSON lines already: for them, the fields to print.
+    """
+    needs = [needs] if isinstance(needs, str) else needs
+    need = needs[0]
     if need in ("baseline", "baseline_tpot"):
         return _BASELINE
     if need in ("matched", "matched_tpot"):
@@ -115,7 +153,17 @@ def switch_on(need: str, engines: Collection[str]) -> str:
         return _DRAFTER
     texts: dict[str, list[str]] = {}
     for engine in sorted(engines):
-        texts.setdefault(_SWITCH.get(engine, {}).get(need, _CANONICAL), []).append(engine)
+        text = _printed(needs) if engine in canonical else _SWITCH.get(engine, {}).get(need, _CANONICAL)
+        texts.setdefault(text, []).append(engine)
     if len(texts) <= 1:
         return next(iter(texts), _CANONICAL)
     return "; ".join(f"{', '.join(names)}: {text}" for text, names in texts.items())
+
+
+def _printed(needs: Sequence[str]) -> str:
+    """The canonical record that holds these quantities."""
+    kinds = [_FIELDS[need] for need in needs if need in _FIELDS]
+    if not kinds:
+        return _CANONICAL
+    kind, fields = kinds[0][0], ",".join(fields for _, fields in kinds)
+    return f'print {{"record":"{kind}",…,{fields}}} {_OF_WHAT.get(needs[0], f"a {kind}")}'

@@ -79,8 +79,9 @@ def _list(terms: Sequence[GapTerm], verb: str, claim: Claim) -> str:
     ]
     together = sum(abs(t.points or 0) for t in rest)
     if named and together >= _LEAST_POINTS:
-        count = f"{len(rest)} smaller causes {verb}" if len(rest) > 1 else f"another one {verb}s"
-        parts.append(f"{count} {together:.2f}")
+        one = f"{_named(rest[0], claim)} {verb}{'' if rest[0].name in _PLURAL else 's'}"
+        count = f"{len(rest)} smaller causes {verb}" if len(rest) > 1 else one
+        parts.append(f"{count} {together:.2f}{_open(rest[0]) if len(rest) == 1 else ''}")
     return ", ".join(parts)
 
 
@@ -97,13 +98,15 @@ def _named(term: GapTerm, claim: Claim) -> str:
     if term.name in _SIGNS and term.planned is not None and term.observed is not None:
         sign = "p" if term.name == "alpha_shift" and claim.form == "iid" else _SIGNS[term.name]
         own = " (its own token taken off)" if claim.form == "article_tokens" and term.name == "alpha_shift" else ""
-        return f"{text} {sign} {_apart(term.planned, term.observed)}{own}"
+        return f"{text} {sign} {apart(term.planned, term.observed)}{own}"
     return text
 
 
-def _apart(planned: float, observed: float) -> str:
-    """Two numbers with as many decimals as show that they differ."""
-    digits = 2 if f"{planned:.2f}" != f"{observed:.2f}" else 3
+def apart(planned: float, observed: float) -> str:
+    """Two numbers with as many decimals as show that they differ, 2 to 4."""
+    digits = next((n for n in (2, 3) if f"{planned:.{n}f}" != f"{observed:.{n}f}"), 4)
+    if planned == observed or f"{planned:.4f}" == f"{observed:.4f}":
+        digits = 2
     return f"{planned:.{digits}f} → {observed:.{digits}f}"
 
 

@@ -87,7 +87,7 @@ def _failed(error: Exception, *, debug: bool) -> int:
         return USAGE
     if _is_broken_lake(error):
         first = str(error).splitlines()[0][:300]
-        _say(f"Error: a file of the lake can't be read: it is broken, or not tracelens' own; move it away. {first}")
+        _say(f"Error: a file of the lake can't be {_what_to_do(first)}. {first}")
         return USAGE
     hint = "" if debug else "; run again with --debug and report what it prints"
     # Only the kind and the place: the text of the exception could quote a record.
@@ -102,6 +102,16 @@ def _is_broken_lake(error: Exception) -> bool:
     import duckdb
 
     return isinstance(error, duckdb.IOException | duckdb.InvalidInputException) and "parquet" in str(error).lower()
+
+
+def _what_to_do(said: str) -> str:
+    """What stands behind an error of a file: a healthy lake must not be taken apart for a race or a full disk."""
+    text = said.lower()
+    if "no such file" in text or "no files found" in text:
+        return "read: another process took it away meanwhile; run the command again"
+    if "no space left" in text or "quota exceeded" in text:
+        return "written: the disk is full; make room and run the command again"
+    return "read: it is broken, or not tracelens' own; move it away"
 
 
 def _usage(error: Exception, message: str) -> int:

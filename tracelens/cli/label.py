@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -30,6 +29,7 @@ def label(
     from tracelens.errors import InputError
     from tracelens.ingest.labels import read_labels, read_rules
     from tracelens.ingest.relabel import relabel
+    from tracelens.reporters import json_
 
     if not file.is_file():
         raise InputError(f"{file}: no such file; give labels as CSV, JSON lines or Parquet, or a tracelens.toml")
@@ -37,7 +37,7 @@ def label(
     done = relabel(lake, None if rules else read_labels(file), read_rules(file) if rules else ())
     if as_json:
         document = {"rows": done.rows, "files": done.files, "labels": done.labels, "unmatched": done.unmatched}
-        sys.stdout.write(json.dumps(document) + "\n")
+        json_.write(document, sys.stdout)
         return
     rows = ", ".join(f"{n:,} {name}" for name, n in done.rows.items() if n) or "nothing"
     sys.stdout.write(f"changed {rows} in {done.files} files\n")

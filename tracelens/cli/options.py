@@ -85,6 +85,63 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of a fa
 
 _BY_SUFFIX = {".json": "json", ".csv": "csv", ".md": "markdown", ".markdown": "markdown", ".txt": "table",
               ".parquet": "parquet"}  # fmt: skip
+# Endings of formats that are not written: text under such a name would open as a broken file.
+_FOREIGN = frozenset(
+    [
+        ".pdf",
+        ".ps",
+        ".eps",
+        ".doc",
+        ".docx",
+        ".odt",
+        ".rtf",
+        ".ppt",
+        ".pptx",
+        ".xls",
+        ".xlsx",
+        ".xlsm",
+        ".ods",
+        ".tsv",
+        ".jsonl",
+        ".ndjson",
+        ".yaml",
+        ".yml",
+        ".toml",
+        ".xml",
+        ".jpg",
+        ".jpeg",
+        ".gif",
+        ".webp",
+        ".bmp",
+        ".tif",
+        ".tiff",
+        ".tex",
+        ".rst",
+        ".adoc",
+        ".ipynb",
+        ".arrow",
+        ".feather",
+        ".orc",
+        ".avro",
+        ".pkl",
+        ".npy",
+        ".npz",
+        ".h5",
+        ".db",
+        ".duckdb",
+        ".sqlite",
+        ".sqlite3",
+        ".sql",
+        ".zip",
+        ".gz",
+        ".tgz",
+        ".tar",
+        ".zst",
+        ".bz2",
+        ".xz",
+        ".7z",
+    ]
+)
 _PAGE_SUFFIX = {".html": "html", ".htm": "html", ".png": "png", ".svg": "svg"}
 
 
@@ -92,7 +149,8 @@ def chosen_format(fmt: str | None, as_json: bool, output: Path | None = None) ->
     """The format asked for: `--json`, `--format`, else what the name of the output file says, else the table.
 
     Raises:
-        InputError: `--json` and another `--format`; a binary format to a terminal.
+        InputError: `--json` and another `--format`; a binary format to a terminal; without a format, a name that ends
+            like one that is not written.
     """
     if as_json:
         if fmt not in (None, "json"):
@@ -101,10 +159,23 @@ def chosen_format(fmt: str | None, as_json: bool, output: Path | None = None) ->
     if fmt is None and output is not None:
         suffix = output.suffix.lower()
         fmt = _BY_SUFFIX.get(suffix) or _PAGE_SUFFIX.get(suffix)
+        if suffix in _FOREIGN:
+            raise InputError(_not_written(output, suffix))
     chosen = (fmt or "table").lower()
     if chosen in BINARY_FORMATS and str(output or "-") == "-" and sys.stdout.isatty():
         raise InputError(f"--format {chosen} is binary and stdout is a terminal: give a file with -o FILE.{chosen}")
     return chosen
+
+
+def _not_written(output: Path, suffix: str) -> str:
+    """Why a name is refused, and the nearest thing that can be had."""
+    nearest = {".pdf": ": print the page of -o FILE.html", ".xlsx": ": a spreadsheet opens -o FILE.csv"}
+    nearest |= {".xls": nearest[".xlsx"], ".ods": nearest[".xlsx"]}
+    known = ".txt, .json, .csv, .md, .parquet, .html, .png, .svg"
+    return (
+        f"-o {output}: {suffix} is not written{nearest.get(suffix, '')}; use one of {known}, or name the format with "
+        "--format"
+    )
 
 
 def question(

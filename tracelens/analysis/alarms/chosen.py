@@ -52,6 +52,13 @@ def rows(con: duckdb.DuckDBPyConnection, sql: str, values: Sequence[object] = ()
     return found
 
 
+def count(con: duckdb.DuckDBPyConnection, sql: str) -> int:
+    """The first value of the first row of a query, a whole number."""
+    row = con.execute(sql).fetchone()
+    progress.step()
+    return int(row[0]) if row else 0
+
+
 def more(count: int, what: str = "run") -> str:
     """Of how many others the same is true, as the end of a sentence's first part."""
     return f" (so in {count - 1} more {what}{'s' if count > 2 else ''})" if count > 1 else ""
