@@ -146,6 +146,7 @@ def test_runs_by_model_and_no_folders(tmp_path: Path) -> None:
         (answer({"accept_lengths": [1, -1]}), "spec-bench", "accept_lengths: negative"),
         (answer({"accept_lengths": [1, 2**62]}), "spec-bench", "accept_lengths: longer than any draft"),
         (eagle({"new_tokens": [10, 2**62]}), "eagle", "new_tokens: out of range"),
+        (answer({"wall_time": [2**31, 0]}), "spec-bench", "wall_time: out of range"),
         (answer({"wall_time": [-1, 0]}), "spec-bench", "wall_time: negative"),
         (eagle({"idxs": [3]}), "eagle", "rounds and new_tokens of different lengths"),
         (eagle({"idxs": [10, 1]}), "eagle", "new_tokens >= rounds does not hold"),

@@ -115,6 +115,11 @@ def test_a_first_token_that_never_came(tmp_path: Path) -> None:
     ("text", "reason"),
     [
         (line(mtp(192, 95, 285)), "accepted <= drafted does not hold"),
+        (line(mtp(160, 95, 10**12)), "mtp_total_verify_tokens: longer than any draft"),
+        (
+            line(mtp(160, 95, 285)).replace("total_cost_time:2405.0", "total_cost_time:100.0"),
+            "first_token_cost <= total_cost_time does not hold",
+        ),
         (CUT + "mtp_total_ver", "incomplete line: no mtp_total_verify_tokens"),
         (line("").replace("out_token_counter:256", "out_token_counter:x"), "incomplete line: no out_token_counter"),
     ],

@@ -91,6 +91,12 @@ def test_sampling_and_cache_are_a_window(tmp_path: Path) -> None:
     ]
 
 
+def test_a_draft_length_that_can_not_be_is_none(tmp_path: Path) -> None:
+    line = f"{STAMP}{CONSTANT.replace('12/18', '12/2147483648')}\n"
+    tables, _ = ingest(tmp_path, line, "omlx")
+    assert shown(tables.requests, "rounds", "drafted", "accepted") == [(10, None, 12)]
+
+
 def test_the_first_releases_drafted_one_token(tmp_path: Path) -> None:
     old = f"MTP[17] finish=stop tokens=120 cycles=70 accept=50/70 (71.4%) {EMITS} {TIMING}"
     tables, rejects = ingest(tmp_path, old, "omlx")

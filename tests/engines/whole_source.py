@@ -54,7 +54,7 @@ def check(name: str, frame: pl.DataFrame | None, surfaces: set[str]) -> None:
     full = own.cast({c: types[c] for c in own.columns})
     full = full.with_columns(pl.lit(None, t).alias(c) for c, t in types.items() if c not in own.columns)
     faults = full.select(broken_identities(name, full).alias("fault"))["fault"].drop_nulls().to_list()
-    assert faults == []
+    assert faults == [], faults
     if name != "runs":
         assert set(frame["surface"]) <= surfaces
         assert frame["source_line"].null_count() == 0

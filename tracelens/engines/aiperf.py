@@ -22,7 +22,7 @@ from tracelens.engines import acceptance, rows
 from tracelens.engines import aiperf_metrics as figures
 from tracelens.engines.acceptance import HISTOGRAM, dense
 from tracelens.engines.base import Context, JsonRecord, Parsed, Reject, Surface, Tables
-from tracelens.engines.units import INT32_MAX, BrokenError, counts, text
+from tracelens.engines.units import INT32_MAX, LONGEST_DRAFT, BrokenError, counts, text
 from tracelens.engines.vllm.startup import leaf
 
 __all__ = ["ENGINE"]
@@ -226,6 +226,8 @@ def _run(value: Object) -> dict[str, Any]:
     }  # fmt: skip
     if drafted is not None and accepted is not None and accepted > drafted:
         raise BrokenError("total_accepted_draft_tokens <= total_draft_tokens does not hold")
+    if drafted and rounds is not None and drafted > rounds * LONGEST_DRAFT:
+        raise BrokenError("total_draft_tokens: longer than any draft")
     hist = dense(value.get(_POOLED))
     if not hist:
         return row

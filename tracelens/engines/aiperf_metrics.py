@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tracelens.engines.rows import MOST
 from tracelens.engines.units import BrokenError, finite, whole
 
 Object = Mapping[str, Any]
 _UNITS = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6, "sec": 1e6}
 _LONGEST_US = 1e14
-_MOST = 2**53
 
 
 def child(value: Object, key: str) -> Object:
@@ -31,7 +31,7 @@ def first(values: Sequence[Any]) -> int | None:
     Raises:
         BrokenError: it is none.
     """
-    return next((whole(v, "tokens", _MOST) for v in values if v is not None), None)
+    return next((whole(v, "tokens", MOST) for v in values if v is not None), None)
 
 
 def total(value: Object, name: str) -> int | None:
@@ -41,7 +41,7 @@ def total(value: Object, name: str) -> int | None:
         BrokenError: no count.
     """
     told = metric(value, name, "avg")
-    return None if told is None else whole(told, name, _MOST)
+    return None if told is None else whole(told, name, MOST)
 
 
 def real_micros(metrics: Object, name: str, statistic: str = "value", unit: str = "ms") -> float | None:

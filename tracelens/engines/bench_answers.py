@@ -97,6 +97,8 @@ def _choice(choice: Object) -> Iterator[dict[str, Any]]:
     if not isinstance(seconds, list) or len(seconds) != len(tokens):
         raise BrokenError("wall_time and new_tokens of different lengths")
     times = [int(duration(s, "wall_time", 1_000_000)) for s in seconds]
+    if sum(times) > rows.MOST:
+        raise BrokenError("wall_time: out of range")
     appended = choice.get("accept_lengths")
     if appended is None:
         steps = _steps(choice, len(tokens))

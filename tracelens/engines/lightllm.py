@@ -15,6 +15,7 @@ import polars as pl
 
 from tracelens.engines import rows
 from tracelens.engines.base import Context, JsonRecord, Parsed, Reject, Surface, Tables
+from tracelens.engines.units import LONGEST_DRAFT
 
 __all__ = ["ENGINE"]
 
@@ -87,6 +88,10 @@ class LightLLM:
             .then(pl.lit("incomplete line: no mtp_total_verify_tokens"))
             .when((verified > 0) & (accepted > verified - pl.col("steps")))
             .then(pl.lit("accepted <= drafted does not hold"))
+            .when(verified > pl.col("steps") * (LONGEST_DRAFT + 1))
+            .then(pl.lit("mtp_total_verify_tokens: longer than any draft"))
+            .when((pl.col("ttft_ms") < _LONGEST_MS) & (pl.col("ttft_ms") > pl.col("e2e_ms")))
+            .then(pl.lit("first_token_cost <= total_cost_time does not hold"))
         )
         found = found.with_columns(fault=fault).drop("text", "message")
         for line, offset, why in found.filter(pl.col("fault").is_not_null()).select("line", "offset", "fault").rows():
@@ -153,7 +158,7 @@ def _requests(lines: pl.DataFrame, context: Context) -> pl.DataFrame:
     decode = pl.col("e2e_us") - pl.col("ttft_us")
     lines = lines.with_columns(decode_us=pl.when(decode >= 0).then(decode))
     several = pl.col("decode_us").is_not_null() & (pl.col("output_tokens") > 1)
-    e2e = pl.duration(microseconds=pl.col("e2e_us").fill_null(0))
+    e2e = pl.duration(microseconds="e2e_us")
     # The line names its request's start; an outer stamp, which wins, is of its end.
     outer = pl.col("stamp").is_not_null()
     start = pl.when(outer).then(pl.col("ts") - e2e).otherwise("ts")
@@ -162,7 +167,7 @@ def _requests(lines: pl.DataFrame, context: Context) -> pl.DataFrame:
         "ts_start", "ts_basis", "prompt_tokens", "output_tokens", "cached_tokens", "iterations", "rounds", "drafted",
         "accepted", "emitted", "counts_basis", "ttft_us", "decode_us", "e2e_us",
         ts_first_token=pl.col("ts_start") + pl.duration(microseconds="ttft_us"),
-        ts_end=pl.col("ts_start") + e2e,
+        ts_end=pl.when(outer).then("ts").otherwise(pl.col("ts") + e2e),
         source_line="line",
         surface=pl.lit(REQUEST),
         request_id=pl.when(pl.col("id") != "").then("id").otherwise("own"),

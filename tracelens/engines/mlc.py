@@ -55,7 +55,13 @@ SURFACES: tuple[Surface, ...] = (
         ("rho", "rho_verify"),
         "in both forms of the engine metrics, while speculation drafts a constant length",
     ),
-    Surface(PLAIN, "time of a plain step by batch size", "2024-05 and later", ("step_ms",), "in both forms"),
+    Surface(
+        PLAIN,
+        "time of a plain step by batch size",
+        "2024-05 and later",
+        ("step_ms",),
+        "in both forms, of an engine that runs without speculation",
+    ),
 )
 KEYS: Sequence[bytes] = (b'"engine_decode_time_sum"',)
 _PREFIXES = (
@@ -71,8 +77,8 @@ _SCHEMA: Mapping[str, Any] = {
 }  # fmt: skip
 _RATES = "rates without the number of rounds (requests were running): ask while none runs, or for the JSON"
 _OTHER = "the first rate is not 1, so it is not of the target's own token (a changed MLC?): not used"
+_FOLLOWS = "these counts do not follow the last ones (of two engines?): not used"
 _EPS = 1e-6
-_MOST = 2**53
 _OWN = (pl.col("rates").list.first() - 1).abs() <= _EPS
 
 
@@ -114,10 +120,10 @@ class MLC:
         tables = Tables()
         parts: list[pl.DataFrame] = []
         if frames.get(METRICS):
-            _windows(_scraped(pl.concat(frames[METRICS]), context, tables), METRICS, parts)
+            _windows(_scraped(pl.concat(frames[METRICS]), context, tables), METRICS, parts, tables)
         found = rows.whole(frames, [s for s in SURFACES if s.name == JSON], context)
         if found:
-            _windows(found[JSON], JSON, parts)
+            _windows(found[JSON], JSON, parts, tables)
         if parts:
             tables.windows = pl.concat(parts, how="diagonal").sort("source_line", maintain_order=True)
         return tables
@@ -150,6 +156,8 @@ def _snapshot(said: Mapping[str, Any]) -> dict[str, Any]:
             raise BrokenError("draft_count and accept_count of different lengths")
         if any(a > d for a, d in zip(accepts, drafts, strict=True)):
             raise BrokenError("accept_count <= draft_count does not hold")
+        if sum(drafts) > rows.MOST:
+            raise BrokenError("draft_count: out of range")
         if drafts and drafts[0] != accepts[0]:
             raise BrokenError(_OTHER)
         if any(b > a for listed in (drafts, accepts) for a, b in pairwise(listed)):
@@ -164,7 +172,7 @@ def _snapshot(said: Mapping[str, Any]) -> dict[str, Any]:
                 figure = finite(value, f"{kind}_time_by_batch_size")
                 sizes.setdefault((kind, int(hit[2])), {})[hit[1]] = figure
     row["times"] = [
-        {"kind": kind, "size": size, "mean": told["mean"], "count": whole(told["count"], "count", _MOST)}
+        {"kind": kind, "size": size, "mean": told["mean"], "count": whole(told["count"], "count", rows.MOST)}
         for (kind, size), told in sizes.items()
         if told.keys() >= {"mean", "count"} and told["mean"] >= 0
     ]
@@ -172,17 +180,17 @@ def _snapshot(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _optional(said: Mapping[str, Any], name: str) -> int | None:
-    return None if said.get(name) is None else whole(said[name], name, _MOST)
+    return None if said.get(name) is None else whole(said[name], name, rows.MOST)
 
 
 def _scraped(samples: pl.DataFrame, context: Context, tables: Tables) -> pl.DataFrame:
     """Answers of `/metrics` as rows of `_SCHEMA`, with `ts` and `ts_basis`."""
     number = pl.col("labels").str.extract(r"""=\s*"?(\d{1,5})"?\s*$""", 1).cast(pl.Int64)
     name = pl.col("name").str.replace(r"_(mean|count)_\w+_time$", "_${1}")
-    told = samples.filter(pl.col("value").is_finite()).with_columns(name=name, number=number)
+    told = samples.filter(pl.col("value").is_between(0, rows.MOST)).with_columns(name=name, number=number)
     keys = ["stream", "scrape", "stamp"]
     timed = pl.col("name").str.extract_groups(r"^(?<kind>draft|verify|decode)_time_by_batch_size_(?<what>mean|count)$")
-    sizes = told.with_columns(timed.struct.unnest()).filter(pl.col("kind").is_not_null() & (pl.col("value") >= 0))
+    sizes = told.with_columns(timed.struct.unnest()).filter(pl.col("kind").is_not_null())
     sizes = sizes.group_by(*keys, "kind", size="number", maintain_order=True).agg(
         mean=pl.col("value").filter(pl.col("what") == "mean").first(),
         count=pl.col("value").filter(pl.col("what") == "count").first().cast(pl.Int64, strict=False),
@@ -215,7 +223,9 @@ def _scraped(samples: pl.DataFrame, context: Context, tables: Tables) -> pl.Data
 def _recovered(found: pl.DataFrame) -> pl.DataFrame:
     """Add `drafts` and `accepts`: decoded tokens over tokens a round are rounds, if they and all counts are whole."""
     rounds = pl.col("tokens") / pl.col("mean")
-    found = found.with_columns(_rounds=pl.when((rounds >= 1 - _EPS) & (rounds < _MOST)).then(rounds.round()), _r=rounds)
+    found = found.with_columns(
+        _rounds=pl.when((rounds >= 1 - _EPS) & (rounds < rows.MOST)).then(rounds.round()), _r=rounds
+    )
     scaled = pl.col("rates") * pl.col("_rounds")
     found = found.with_columns(_scaled=scaled)
     off = (pl.col("_scaled") - pl.col("_scaled").list.eval(pl.element().round())).list.eval(pl.element().abs())
@@ -229,7 +239,7 @@ def _recovered(found: pl.DataFrame) -> pl.DataFrame:
     ).drop("_rounds", "_r", "_scaled")  # fmt: skip
 
 
-def _windows(answers: pl.DataFrame, surface: str, parts: list[pl.DataFrame]) -> None:
+def _windows(answers: pl.DataFrame, surface: str, parts: list[pl.DataFrame], tables: Tables) -> None:
     """Put what happened between consecutive answers of a stream into `parts`."""
     answers = answers.sort("line", maintain_order=True).with_row_index("id").with_columns(pl.col("id").cast(pl.Int64))
     answers = answers.with_columns(stream=pl.col("stream").fill_null(""))
@@ -238,15 +248,27 @@ def _windows(answers: pl.DataFrame, surface: str, parts: list[pl.DataFrame]) -> 
     ).explode("drafts", "accepts", "i")  # fmt: skip
     answers, positions = _segments(answers, positions)
     grown = _grown(positions, ["stream", "segment", "i"], ("drafts", "accepts"))
-    of_counts = _counts(grown, answers, surface)
+    wrong = _not_following(grown)
+    lines = answers.join(wrong, on="id", how="semi").select("line").rows()
+    tables.rejects += [Reject(line, _FOLLOWS, surface) for (line,) in lines]
+    of_counts = _counts(grown, answers, surface).join(wrong, on="id", how="anti", maintain_order="left")
     if of_counts.height:
         parts.append(of_counts.drop("id", "even"))
     sizes = answers.select("id", "stream", "segment", "times").explode("times").unnest("times").drop_nulls("size")
     if sizes.height:
         sizes = sizes.with_columns(total=pl.col("mean") * pl.col("count"))
         sizes = _grown(sizes, ["stream", "segment", "kind", "size"], ("total", "count"))
-        sizes = sizes.filter((pl.col("count") > 0) & (pl.col("total") >= 0))
+        sizes = sizes.filter((pl.col("count") > 0) & pl.col("total").is_between(0, rows.MOST / 1e6))
         parts += _batches(sizes, of_counts, answers)
+
+
+def _speculates(answers: pl.DataFrame) -> pl.Expr:
+    """Whether an answer of the stream tells of drafts."""
+    drafts = pl.col("times").list.eval(pl.element().struct.field("kind") != "decode").list.any()
+    told = pl.col("drafts").is_not_null() | drafts.fill_null(False)
+    if "rates" in answers.columns:
+        told |= (pl.col("rates").list.len() > 0).fill_null(False)
+    return told.any().over("stream")
 
 
 def _segments(answers: pl.DataFrame, positions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -267,6 +289,14 @@ def _segments(answers: pl.DataFrame, positions: pl.DataFrame) -> tuple[pl.DataFr
 def _grown(frame: pl.DataFrame, keys: Sequence[str], columns: Sequence[str]) -> pl.DataFrame:
     """Totals as what they grew by since the same key's last; a key that was not there before began at 0."""
     return frame.with_columns(pl.col(c) - pl.col(c).shift(1, fill_value=0).over(keys) for c in columns)
+
+
+def _not_following(grown: pl.DataFrame) -> pl.DataFrame:
+    """The `id` of answers that can't follow the one before: no engine counts what they grew by."""
+    drafts, accepts = pl.col("drafts"), pl.col("accepts")
+    rising = [(c > c.shift(1).over("id")).fill_null(False) for c in (drafts, accepts)]
+    first = (pl.col("i") == 0) & (accepts != drafts)
+    return grown.sort("id", "i").filter(pl.any_horizontal(accepts > drafts, first, *rising)).select("id").unique()
 
 
 def _counts(grown: pl.DataFrame, answers: pl.DataFrame, surface: str) -> pl.DataFrame:
@@ -312,9 +342,11 @@ def _counts(grown: pl.DataFrame, answers: pl.DataFrame, surface: str) -> pl.Data
 def _batches(sizes: pl.DataFrame, of_counts: pl.DataFrame, answers: pl.DataFrame) -> list[pl.DataFrame]:
     """Windows of one batch size each: draft and verify times where every round drafted K tokens, and plain steps.
 
-    A mean stands for `count` steps of N requests. A round's draft time is K of the draft steps.
+    A mean stands for `count` steps of N requests. A round's draft time is K of the draft steps. No time of a whole
+    round is logged; so beside speculation the time of whole plain steps would stand for all steps, and is left.
     """
-    place = answers.select("id", "line", "ts", "ts_basis", _before=pl.col("ts").shift(1).over("stream", "segment"))
+    before = pl.col("ts").shift(1).over("stream", "segment")
+    place = answers.select("id", "line", "ts", "ts_basis", _before=before, speculates=_speculates(answers))
     known = of_counts.filter(pl.col("even") & (pl.col("num_speculative_tokens") > 0))
     k = known.select("id", k=pl.col("num_speculative_tokens").cast(pl.Int64))
     sizes = sizes.join(k, on="id", how="left", maintain_order="left")
@@ -337,20 +369,25 @@ def _batches(sizes: pl.DataFrame, of_counts: pl.DataFrame, answers: pl.DataFrame
         counts_basis=pl.lit("derived"),
         time_basis=pl.lit("sum"),
     )
-    plain = sizes.filter(pl.col("kind") == "decode").select(
-        "id",
-        surface=pl.lit(PLAIN),
-        running="size",
-        steps="count",
-        plain_steps=requests,
-        rounds=pl.lit(0, pl.Int64),
-        emitted=requests,
-        step_us=_micros(pl.col("total")),
-        rounds_basis=pl.lit("derived"),
-        counts_basis=pl.lit("derived"),
-        time_basis=pl.lit("sum"),
+    alone = place.filter(~pl.col("speculates")).select("id")
+    plain = (
+        sizes.filter(pl.col("kind") == "decode")
+        .join(alone, on="id", how="semi", maintain_order="left")
+        .select(
+            "id",
+            surface=pl.lit(PLAIN),
+            running="size",
+            steps="count",
+            plain_steps=requests,
+            rounds=pl.lit(0, pl.Int64),
+            emitted=requests,
+            step_us=_micros(pl.col("total")),
+            rounds_basis=pl.lit("derived"),
+            counts_basis=pl.lit("derived"),
+            time_basis=pl.lit("sum"),
+        )
     )
-    placed = place.rename({"line": "source_line", "ts": "ts_end", "_before": "ts_start"})
+    placed = place.drop("speculates").rename({"line": "source_line", "ts": "ts_end", "_before": "ts_start"})
     made = [f.join(placed, on="id", how="left", maintain_order="left").drop("id") for f in (speculative, plain)]
     return [f for f in made if f.height]
 

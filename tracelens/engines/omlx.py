@@ -19,6 +19,7 @@ import polars as pl
 
 from tracelens.engines import rows
 from tracelens.engines.base import Context, JsonRecord, Parsed, Reject, Surface, Tables
+from tracelens.engines.units import LONGEST_DRAFT
 from tracelens.engines.vllm.startup import leaf
 
 __all__ = ["ENGINE"]
@@ -199,7 +200,7 @@ def _counted(lines: pl.DataFrame, tables: Tables) -> pl.DataFrame:
     told = pl.col("own_drafted").is_not_null() | single
     lines = lines.with_columns(
         k=pl.coalesce("depth", longest),
-        drafted=pl.when(proposed >= pl.col("accepted")).then(proposed),
+        drafted=pl.when(proposed.is_between(pl.col("accepted"), pl.col("rounds") * LONGEST_DRAFT)).then(proposed),
         hist=pl.coalesce(pl.when("sound").then(falls.cast(pl.List(pl.Int64))), one),
         emitted=pl.when(pl.col("init") <= pl.col("tokens")).then(pl.col("tokens") - pl.col("init")),
         told=told,

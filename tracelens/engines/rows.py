@@ -14,6 +14,8 @@ PLACE: Mapping[str, Any] = {
     "line": pl.Int64, "offset": pl.Int64, "stamp": pl.String, "inner": pl.String, "stream": pl.String,
 }  # fmt: skip
 
+MOST = 10**15  # microseconds (31 years), and counts: sums of more would not fit their type
+
 
 def place(record: JsonRecord) -> dict[str, Any]:
     """The columns of `PLACE` that the record knows; its own stamp (`inner`) is its reader's affair."""
