@@ -98,7 +98,8 @@ select *,
        and coalesce(kv_cache_usage <= 1, true) and coalesce(accepted <= drafted, true)
        and coalesce(drafted * 1e0 <= rounds * 65536e0, true)
        and (accepted_per_pos is null
-            or (in_range(accepted_per_pos) and coalesce(coalesce(list_sum(accepted_per_pos), 0) = accepted, true)
+            or (coalesce(list_min(accepted_per_pos) >= 0, true)
+                and coalesce(coalesce(list_sum(accepted_per_pos), 0) = accepted, true)
                 and accepted_per_pos = list_reverse_sort(accepted_per_pos)
                 and coalesce(list_max(accepted_per_pos) <= rounds, true))) as possible
 from read_parquet(lake_files('windows'), union_by_name = true, hive_partitioning = true, hive_types = {'date': date});
@@ -112,7 +113,8 @@ select *,
        and coalesce(num_speculative_tokens <= 65536, true) and coalesce(top_p <= 1, true)
        and coalesce(accepted <= drafted, true) and coalesce(drafted * 1e0 <= rounds * 65536e0, true)
        and (accepted_hist is null
-            or (in_range(accepted_hist) and coalesce(coalesce(list_sum(accepted_hist), 0) = rounds, true)
+            or (coalesce(list_min(accepted_hist) >= 0, true)
+                and coalesce(coalesce(list_sum(accepted_hist), 0) = rounds, true)
                 and coalesce(coalesce(list_sum(list_transform(accepted_hist, lambda x, i: x::hugeint * (i - 1))), 0)
                              = accepted, true))) as possible
 from read_parquet(lake_files('requests'), union_by_name = true, hive_partitioning = true, hive_types = {'date': date});

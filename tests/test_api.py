@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import datetime as dt
@@ -262,6 +263,90 @@ def test_errors_are_those_of_the_command_line_and_name_arguments(lake: api.Lake,
     assert not re.search(r"--[a-z]", re.sub("`tracelens [^`]*`", "", str(raised.value)))
     assert isinstance(raised.value, ValueError)
     assert raised.value.exit_code == 3
+
+
+class Odd:
+    """What nobody meant, and whose own words fail."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+
+ODD: list[Any] = [1.5, True, b"k5", [None], {"a": 1}, "\ud800", "@\x00", "'", float("nan"), 10**400, Odd()]
+_ARGUMENTS: list[tuple[str, str, dict[str, Any]]] = [
+    *(("report", name, {}) for name in ("by", "where", "since", "until", "run", "baseline", "claim", "near_k")),
+    ("gap", "claim", {}),
+    ("sweep", "k", {}),
+    *(("gate", name, {}) for name in ("margin", "min_requests", "max_near_k")),
+    ("compare", "a", {"b": "k5"}),
+    ("compare", "b", {"a": "k5"}),
+    ("query", "name_or_sql", {}),
+    ("schema", "table", {}),
+]
+
+
+@pytest.mark.parametrize(("method", "name", "given"), _ARGUMENTS, ids=str)
+def test_no_argument_whatever_is_a_fault(method: str, name: str, given: dict[str, Any], lake: api.Lake) -> None:
+    refused = []
+    for value in ODD:
+        with contextlib.suppress(InputError):
+            refused.append(value)
+            getattr(lake, method)(**given, **{name: value})
+            refused.pop()
+    assert len(refused) >= len(ODD) - 3, "1.5 may be a baseline"
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda lake: lake.report(where=3), r"^where must be SQL over the view facts such as .*, not 3$"),
+        (lambda lake: lake.report(where=""), r"^where is empty: give SQL over .*, or leave it out$"),
+        (lambda lake: lake.report(where="task_type = '\ud800'"), r"^where .*\\ud800.* holds bytes that are no UTF-8"),
+        (lambda lake: lake.report(near_k=1.5), r"^near_k must be a whole number, not 1\.5$"),
+        (lambda lake: lake.report(near_k=10**30), r"^near_k must be 0 to 65536"),
+        (lambda lake: lake.gate(min_requests=1.5), r"^min_requests must be a whole number, not 1\.5$"),
+        (lambda lake: lake.gate(min_requests=True), r"^min_requests must be a whole number, not True$"),
+        (lambda lake: lake.gate(margin="x"), r"^margin must be a number, not 'x'$"),
+        (lambda lake: lake.gate(margin=10**400), r"^margin is too large$"),
+        (lambda lake: lake.gate(max_near_k="x"), r"^max_near_k must be a number, not 'x'$"),
+        (lambda lake: lake.sweep(k=True), r"^k must be a whole number, not True$"),
+        (lambda lake: lake.sweep(k=[1, "x"]), r"^k must be a whole number, not 'x'$"),
+        (lambda lake: lake.report(by=3), r"^by must be a name or a list of names, not 3$"),
+        (lambda lake: lake.report(by=[3]), r"^by must be a name or a list of names, not \[3\]$"),
+        (lambda lake: lake.report(by=b"task_type"), r"^by must be a name or a list of names, not b'task_type'$"),
+        (lambda lake: lake.report(run=3), r"^run must be a name or a list of names, not 3$"),
+        (lambda lake: lake.report(run="\ud800"), r"^run .* holds bytes that are no UTF-8"),
+        (lambda lake: lake.report(baseline=True), r"^baseline must be a number, not True$"),
+        (lambda lake: lake.report(claim=3), r"^claim must be text such as .*, a dict or a Claim, not 3$"),
+        (lambda lake: lake.report(until="9999-12-31"), r"^until 9999-12-31: a date alone means the end of its day"),
+        (lambda lake: lake.compare(3, 4), r"^a must be a run, a period .*, not 3$"),
+        (lambda lake: lake.compare("k5", None), r"^b must be a run, a period .*, not None$"),
+        (lambda lake: lake.query(3), r"^name_or_sql must be the name of a query or SQL such as 'FROM facts', not 3$"),
+        (lambda lake: lake.schema(3), r"^table must be the name of a table such as 'rounds', not 3$"),
+        (lambda lake: tracelens.open(3), r"^lake must be the path of a folder, not 3$"),
+        (lambda lake: tracelens.open(b"lake"), r"^lake must be the path of a folder, not b'lake'$"),
+        (lambda lake: tracelens.open("~nobody-so/lake"), r"^no lake at ~nobody-so/lake: there is no such user$"),
+    ],
+)
+def test_a_wrong_argument_is_named(lake: api.Lake, call: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        call(lake)
+
+
+def test_numbers_of_numpy_are_numbers(lake: api.Lake) -> None:
+    numpy = pytest.importorskip("numpy")
+    options = {"margin": numpy.float32(0.05), "min_requests": numpy.int64(5), "near_k": numpy.int32(1)}
+    assert lake.gate(**options).to_json() == lake.gate(margin=float(numpy.float32(0.05)), min_requests=5).to_json()
+    assert lake.sweep(k=numpy.array([2, 3])).to_json() == lake.sweep(k=[2, 3]).to_json()
+
+
+def test_equal_answers_have_one_hash(answers: dict[str, tracelens.Result[Any]], lake: api.Lake) -> None:
+    again = lake.gate(baseline="off", run="k5", margin=0.05)
+    assert len({*answers.values(), *copy.deepcopy(answers).values()}) == len(answers)
+    assert hash(again) == hash(copy.deepcopy(again))
+    rows = [lake.query("select 1 as a"), lake.query("select 1 as a")]
+    assert rows[0] == rows[1]
+    assert len(set(rows)) == 1
 
 
 def test_no_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

@@ -143,3 +143,18 @@ def test_a_stop_waits_for_a_short_reading_and_drops_a_long_one(
     again = watching(lake, logs)
     look(again)
     same_as_fresh(lake, logs)
+
+
+def test_looks_say_how_far_apart_they_are(logs: Path, lake: Path) -> None:
+    add(logs / "a.log", *clocks(1))
+    watcher = watching(lake, logs)
+    time = watcher.clock
+    assert isinstance(time, Time)
+    found: list[Round] = []
+
+    def shown(one: Round) -> None:
+        found.append(one)
+        time.now += 3  # a table that takes long
+
+    follow(watcher, shown, every=2, seconds=12)
+    assert [one.apart for one in found] == [None, 6.0, 6.0]

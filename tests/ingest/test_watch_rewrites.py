@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ingest_logs import jsonl, log, table
-from watches import Time, add, clocks, look, rows, same_as_fresh, watching
+from watches import Time, add, clocks, look, same_as_fresh, watching
 
 from tracelens.ingest.watch import Round, Watcher
 
@@ -38,8 +38,9 @@ def records(first: int, last: int, **more: Any) -> list[dict[str, Any]]:
     """Canonical rounds, six a request."""
     return [
         {
-            "ts": f"2026-04-19T10:{i // 60:02d}:{i % 60:02d}.250Z", "engine": "acme", "run_id": "k5", "round_index": i % 6,
-            "request_id": f"r{i // 6}", "step_id": str(i), "drafted": 5, "accepted": i % 6, "emitted": i % 6 + 1,
+            "ts": f"2026-04-19T10:{i // 60:02d}:{i % 60:02d}.250Z", "engine": "acme", "run_id": "k5",
+            "request_id": f"r{i // 6}", "round_index": i % 6, "step_id": str(i),
+            "drafted": 5, "accepted": i % 6, "emitted": i % 6 + 1,
             "task_type": "x", "step_ms": 16.0,
         } | more
         for i in range(first, last)
@@ -52,6 +53,7 @@ ANEW = {
     "longer": BEFORE[:-100].replace('"x"', '"y"') + "\n" + jsonl(*records(60, 80)),
     "cut to its beginning": jsonl(*records(0, 30)),
     "a line taken out": jsonl(*records(0, 20), *records(21, 60)),
+    "another beginning": jsonl(*records(90, 95), *records(20, 60)),
     "lines put before": jsonl({"record": "note"}, *records(90, 95), *records(0, 60)),
 }
 
@@ -123,7 +125,7 @@ def test_a_log_that_is_begun_anew_keeps_what_was_read_and_says_what_is_lost(logs
     path.write_text(jsonl(*records(0, 30)))
     watcher = watching(lake, logs)
     look(watcher)
-    for n in (30, 60):
+    for n in (30, 80):
         os.truncate(path, 0)
         path.write_text(jsonl(*records(n, n + 35)))
         [(name, why)] = later(watcher).notes
@@ -133,7 +135,7 @@ def test_a_log_that_is_begun_anew_keeps_what_was_read_and_says_what_is_lost(logs
     assert len(numbers(lake)) == 30 + 35 + 35
     os.truncate(path, 0)
     assert later(watcher).notes == ()
-    path.write_text(jsonl(*records(100, 101)))
+    path.write_text(jsonl(*records(200, 201)))
     assert "begun anew" in later(watcher).notes[0][1]
     assert len(numbers(lake)) == 101
 
@@ -172,12 +174,25 @@ def test_a_copy_of_a_part_is_read_when_the_whole_goes(logs: Path, lake: Path) ->
     watcher = watching(lake, logs)
     look(watcher)
     assert len(numbers(lake)) == 60
-    path.write_text(jsonl(*records(10, 60, task_type="z")))
+    path.write_text(jsonl(*records(90, 91), *records(20, 60, task_type="z")))
     later(watcher)
     later(watcher)
-    assert {r["task_type"] for r in table(lake, "rounds")} == {"x", "z"}
-    assert set(rows(lake)["rounds"]) >= {line for line in rows(lake)["rounds"] if "'x'" in line}
-    assert sorted(set(numbers(lake))) == list(range(60))
+    assert numbers(lake) == [*range(60), 90]
+    same_as_fresh(lake, logs)
+
+
+def test_a_copy_of_a_part_is_no_source_while_the_whole_stays(logs: Path, lake: Path) -> None:
+    """The log is begun anew, or keeps its end: what it was stays in the lake, and the copy adds nothing."""
+    path = logs / "a.jsonl"
+    path.write_text(BEFORE)
+    (logs / "part.jsonl").write_text(jsonl(*records(0, 20)))
+    watcher = watching(lake, logs)
+    look(watcher)
+    for n in (50, 80):
+        path.write_text(jsonl(*records(n, n + 25)))
+        later(watcher)
+        later(watcher)
+    assert numbers(lake) == [*range(75), *range(80, 105)]
 
 
 def test_records_without_a_date_are_never_taken_for_the_same(logs: Path, lake: Path) -> None:

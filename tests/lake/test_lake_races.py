@@ -153,6 +153,25 @@ def test_a_reader_that_can_write_nothing_and_hold_nothing_sees_the_same(
     assert found[-1] == NEW
 
 
+def test_a_commit_while_files_are_listed(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a reader that nobody knows of: what he has listed of one table is gone when he comes to the next."""
+    real, left = journal._below, [1, 2, 3]
+
+    def below(folder: str, name: str) -> list[tuple[str, str]]:
+        found = real(folder, name)
+        if name == "rounds" and left:
+            n = left.pop(0)
+            monkeypatch.setattr(journal, "_below", real)
+            put(lake, f"s{n}", n, instead_of="old" if n == 1 else f"s{n - 1}")
+            monkeypatch.setattr(journal, "_below", below)
+        return found
+
+    monkeypatch.setattr(locks, "shared", lambda path, patience: None)
+    monkeypatch.setattr(journal, "_below", below)
+    assert read(lake) == [("s3", 1), ("s3", 2), ("s3", 3)]
+    assert left == []
+
+
 @pytest.mark.parametrize("at", range(2, 100, 7))
 def test_a_reader_that_begins_at_any_step_is_not_disturbed_by_the_rest(
     lake: Path, at: int, monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,9 @@ import dataclasses
 import http.client
 import math
 import re
+import socket
+import threading
+import unicodedata
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -24,6 +27,7 @@ from tracelens.analysis.watched import Freshness, Watched
 from tracelens.errors import InputError
 from tracelens.ingest.watch import Held, Round
 from tracelens.reporters.format import visible
+from tracelens.reporters import serving
 from tracelens.reporters.prometheus import AT_LEAST, COUNTERS, GAUGES, Exposition, label_names, served
 
 from .fixture import HOSTILE, figures
@@ -176,7 +180,7 @@ def test_two_sites_do_not_collide() -> None:
 
 
 def test_the_watch_tells_what_it_watches() -> None:
-    asked = {"where": "model = 'm'", "baseline": 21.5, "run": []}
+    asked = {"where": "model = 'm'\n", "baseline": 21.5, "run": []}
     shown = dataclasses.replace(report({"a": 1, "b": 2}, by=("a", "b")), setting=ONE, selection=asked)
     exposition = Exposition("./site a/lake")
     registry = CollectorRegistry()
@@ -186,7 +190,7 @@ def test_the_watch_tells_what_it_watches() -> None:
     ((_, labels),) = [key for key in found if key[0] == "tracelens_watch_info"]
     assert dict(labels) == {
         "lake": "./site a/lake", "run": "k5", "engine": "vllm", "model": "m/7B", "by": "a,b",
-        "where": "model = 'm'", "baseline": "21.5",
+        "where": "model = 'm'\\n", "baseline": "21.5",
     }  # fmt: skip
     assert found["tracelens_watch_info", labels] == 1
     assert labels_of(report({"task_type": "x"}), "tracelens_watch_info") == [
@@ -211,6 +215,7 @@ def test_any_text_is_a_label_and_comes_back(values: list[str]) -> None:
     # Control characters are shown as what they are, as everywhere; two that then read alike stay two labels.
     first = dict.fromkeys(visible(v.encode("utf-8", "replace").decode()) for v in values if v.strip())
     assert set(first) <= told
+    assert not any(unicodedata.category(char) in ("Cc", "Zl", "Zp") for text in told for char in text)
 
 
 @given(st.lists(st.text(), min_size=1, max_size=4, unique=True))
@@ -258,3 +263,39 @@ def test_a_port_that_is_taken_and_an_address_that_is_not_ours() -> None:
             pass
     with pytest.raises(InputError, match="prometheus-host"), served("203.0.113.1", 0):
         pass
+
+
+@pytest.mark.parametrize("host", ["a" * 300, "a..b", "\x00", "\udcff"])
+def test_a_host_that_is_no_name(host: str) -> None:
+    with pytest.raises(InputError, match=r"^--prometheus: can't serve on .* port 0: "), served(host, 0):
+        pass
+
+
+def connect(address: str) -> socket.socket:
+    host, port = address.removeprefix("http://").partition("/")[0].split(":")
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+def test_readers_who_say_nothing_keep_neither_threads_nor_the_page(capfd: pytest.CaptureFixture[str]) -> None:
+    before = threading.active_count()
+    with served("127.0.0.1", 0) as (_, address):
+        slow = [connect(address) for _ in range(4 * serving.MOST_READERS)]
+        assert fetch(address)[0] == 200
+        assert threading.active_count() - before <= serving.MOST_READERS + 4
+        # Those who came first had to go.
+        assert slow[0].recv(1) == b""
+    assert slow[-1].recv(1) == b"", "and all of them at the end"
+    for one in slow:
+        one.close()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_reader_who_waits_too_long_is_sent_away(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(serving.Handler, "timeout", 0.2)
+    with served("127.0.0.1", 0) as (_, address), connect(address) as slow:
+        slow.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n")
+        assert slow.recv(1) == b""
+        assert fetch(address)[0] == 200
+    assert capfd.readouterr().err == ""

@@ -7,10 +7,13 @@ import io
 import json
 import math
 import re
+import sys
+import unicodedata
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -19,14 +22,20 @@ from tracelens.errors import InputError
 from tracelens.reporters import FORMATS, arrow, check, reporter
 from tracelens.reporters import format as fmt
 from tracelens.reporters.csv_ import cell
-from tracelens.reporters.json_ import plain
+from tracelens.reporters.json_ import dumps, plain
 from tracelens.reporters.markdown import escape
 from tracelens.reporters.terminal import TerminalReporter
 
 from .fixture import HOSTILE, by_two, figures, report
 
 assert arrow  # CSV loads it at its first use, which takes longer than an example may
-CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+#: Every character that is none, moves others or is not seen, by what Unicode says of it.
+MARKS = [c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp", "Cs")]
+BIDI = [c for c in MARKS if unicodedata.bidirectional(c)[:2] in ("LR", "RL", "PD", "FS")]
+#: Letters and marks that draw nothing (Default_Ignorable_Code_Point beside the categories above).
+UNSEEN = "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180f\u2065\u3164\ufe00\ufe0f\uffa0\U000e0000\U000e0100\U000e0fff"
+JOINERS = "\u200c\u200d"
+CONTROL = re.compile(f"[{''.join(map(re.escape, (c for c in MARKS if c not in JOINERS and c != chr(10))))}]")
 
 
 class Terminal(io.StringIO):
@@ -59,11 +68,79 @@ def test_no_control_character_reaches_the_output(name: str) -> None:
     assert not CONTROL.search(shown(name))
 
 
-@given(st.text(max_size=60), st.sampled_from(FORMATS))
+@settings(deadline=None)
+@given(st.text(st.characters() | st.sampled_from(MARKS), max_size=60), st.sampled_from(FORMATS))
 def test_any_label_can_be_shown(label: str, name: str) -> None:
     text = shown(name, labelled(label))
     text.encode("utf-8")
     assert not CONTROL.search(text)
+
+
+def test_no_mark_goes_unseen() -> None:
+    assert len(BIDI) == 9
+    assert {"\u061c", "\u00ad", "\u180e", "\ufff9", "\ufffb", "\U000e0001", "\U000e007f", *BIDI} <= set(MARKS)
+    for mark in (*MARKS, *UNSEEN):
+        # Between letters of Latin, where not even a joiner has anything to do, at the ends, and in CJK.
+        for text in (f"a{mark}b", mark, f"{mark}a", f"a{mark}", f"é{mark}é"):
+            assert mark not in fmt.visible(text), ascii(text)
+            spelled = dumps({text: [text]}, indent=1)
+            assert mark not in spelled or mark == "\n", ascii(text)
+            assert json.loads(spelled) == {text: [text]}
+        if mark not in f"{JOINERS}{UNSEEN}":
+            assert mark not in fmt.visible(f"\u65e5{mark}\u672c")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\U0001f469\u200d\U0001f469\u200d\U0001f467",  # a family
+        "\U0001f3f3\ufe0f\u200d\U0001f308 \u2764\ufe0f",  # a flag, a heart
+        "\U0001f468\U0001f3fd\u200d\U0001f4bb",  # with a tone of skin
+        "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",  # Persian
+        "\u0915\u094d\u200d\u0937",  # Hindi
+        "\u8fbb\U000e0100",  # a variant of an ideograph
+        "пример 日本 é",
+    ],
+)
+def test_what_scripts_and_emoji_need_stays(text: str) -> None:
+    assert fmt.visible(text) == text
+    assert dumps(text) == f'"{text}"'
+    for end in (text[0], ""):  # cut off, a joiner has nothing to join
+        assert "\u200d" not in fmt.visible(end + "\u200d")
+
+
+def test_spelled_by_their_codes() -> None:
+    assert fmt.visible("\x1b\n\x85\u061c\U000e0041\ud800") == "\\x1b\\n\\x85\\u061c\\U000e0041\\ud800"
+    assert dumps("\x7f\u061c\U000e0041\ud800") == '"\\u007f\\u061c\\udb40\\udc41\\ud800"'
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ("", '""'), (" ", '" "'), ("   ", '"   "'), ("chat ", '"chat "'), (" chat", '" chat"'), ("\u3000", '"\u3000"'),
+        ("\xa0x", '"\xa0x"'), ("\u2800", '"\u2800"'), ("a b", "a b"), (None, "(not known)"), ("\t", "\\t"),
+    ],
+)  # fmt: skip
+def test_blanks_are_quoted(label: str | None, expected: str) -> None:
+    assert fmt.label(label) == expected
+
+
+@pytest.mark.parametrize("name", ["table", "markdown"])
+def test_a_class_of_blanks_is_no_empty_row(name: str) -> None:
+    assert '"   "' in shown(name, labelled("   "))
+    assert len(fmt.label(" " * 500)) == 120
+
+
+def test_one_function_writes_json() -> None:
+    """Where else it is written, characters go out as they are: `json.dumps` knows nothing of terminals."""
+    package = Path(fmt.__file__).parents[1]
+    found = {
+        path.relative_to(package).as_posix()
+        for room_ in ("reporters", "cli")
+        for path in (package / room_).rglob("*.py")
+        if re.search(r"\bjson\.dumps?\(|\bimport dumps?\b.*\bjson\b|from json import", path.read_text(encoding="utf-8"))
+    }
+    assert found == set()
 
 
 def test_rich_markup_of_a_label_is_text() -> None:
@@ -160,6 +237,8 @@ def test_csv_cells_are_no_formulas() -> None:
     assert cell(-1.5) == "-1.5"
     assert cell(None) == ""
     assert cell([1, None, float("nan")]) == "[1, null, null]"
+    assert json.loads(cell({"a\x9b": "\u202e"})) == {"a\x9b": "\u202e"}, "spelled as JSON spells it"
+    assert cell({"a\x9b": "\u202e"}).isascii()
     assert cell(True) == "true"
 
 

@@ -105,7 +105,11 @@ def watch(
                 bar.close()  # the bar is for the first reading, which may be long
                 reading[0] = screen.reading
                 if found.changed or not seen or seen[-1].report is None:
-                    seen[:] = [watched(lake, question, seen[-1] if seen else None)]
+                    try:
+                        seen[:] = [watched(lake, question, seen[-1] if seen else None)]
+                    except Exception:
+                        watcher.check_place()  # a lake that is gone has no fault of its own
+                        raise
                 screen.show(found, seen[-1])
                 if metrics is not None:
                     metrics.show(found, seen[-1])

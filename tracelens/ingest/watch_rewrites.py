@@ -77,25 +77,17 @@ class Rewrites:
                 continue
             old, note = known.get(state.source or ""), None
             is_other = old is not None and old.sha256 != row["sha256"] and state.path == one.file.path
-            if old is not None and is_other and not self._is_elsewhere(old, state, one):
-                found = superseded(txn, old, row)
-                note = (one.file.name, _told(found, self._apart))
-                if found is not None:
-                    gone.append(old)
-                    row["replaces"].append(old.source_id)
+            if old is not None and is_other:
+                alike = self._alike()(state.was, one.file.path)
+                if not any(begins_with(file, old.bytes, old.sha256) for file in alike):  # else it was rotated
+                    found = superseded(txn, old, row)
+                    note = (one.file.name, _told(found, self._apart))
+                    if found is not None:
+                        gone.append(old)
+                        row["replaces"].append(old.source_id)
+                        self._alone += alike if not found.kept else ()
             self._news.append(_News(state, one, row["source_id"], note))
         return gone
-
-    def _is_elsewhere(self, old: ledger.Entry, state: State, one: Changed) -> bool:
-        """Whether another file holds all that a file held before: then it was rotated, and nothing is lost.
-
-        A file that holds the beginning of it alone was no source while that was one, and is read again.
-        """
-        for file in self._alike()(state.was, one.file.path):
-            if begins_with(file, old.bytes, old.sha256):
-                return True
-            self._alone.append(file)
-        return False
 
     def told(self, lake: Path) -> list[Note]:
         """What a reading that has ended has to tell, however it ended: the ledger says what was committed."""
@@ -109,7 +101,7 @@ class Rewrites:
         return [n.note for n in news if n.note is not None]
 
     def alone(self) -> list[SourceFile]:
-        """Files that may hold what has left the lake with another file's reading."""
+        """Files that may hold what has left the lake with another file's reading: its beginning was no source."""
         return self._alone
 
     def is_now(self, state: State, one: Changed, source: str) -> None:
@@ -120,7 +112,10 @@ class Rewrites:
 def _told(found: Rewritten | None, apart: float | None) -> str:
     if found is None:
         when = "between two looks" if apart is None else f"between two looks, {apart:.1f} s apart"
-        return f"holds other records than before: it was begun anew {when}; what was written and gone meanwhile is lost"
+        return (
+            f"holds other records than before, or none with a date: taken for begun anew {when}; "
+            "what was read stays, what was written and gone meanwhile is lost"
+        )
     if found.kept:
         kept = f"the {found.kept:,} rows of its lost beginning stay in the lake"
         return f"was cut to its end in its place: {found.gone:,} rows were read again, {kept}"

@@ -97,7 +97,7 @@ class Watcher:
         apart = None if self._begun is None else begun - self._begun
         first, self._begun = self._begun is None, begun
         if not first:
-            self._check_place()
+            self.check_place()
         files, skipped = self._follower.look()
         notes = [(s.name, s.reason) for s in skipped]
         if first:
@@ -115,7 +115,7 @@ class Watcher:
         except _DroppedError:
             read, touched, dropped = (), True, True  # commits before it stand
         except Exception as error:
-            self._check_place()
+            self.check_place()
             if first or not _passes(error):
                 raise
             read, touched, dropped = (), True, False
@@ -143,8 +143,12 @@ class Watcher:
         touched |= self._relabel(notes)
         return read, touched
 
-    def _check_place(self) -> None:
-        """Whether the lake is the one that it was: another one would lack what was read before."""
+    def check_place(self) -> None:
+        """Whether the lake is the one that it was: another one would lack what was read before.
+
+        Raises:
+            InputError: it is not.
+        """
         if self._place is not None and _place_of(self.lake) != self._place:
             raise InputError(
                 f"the lake at {self.lake} is gone: it was removed, moved or its disk taken away while it was watched. "

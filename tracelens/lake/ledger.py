@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -85,6 +86,8 @@ def _rows(path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, KeyError) as error:
+        if isinstance(error, OSError) and error.errno:  # the system's trouble, not the file's
+            raise InputError(f"{path} can't be read: {os.strerror(error.errno)}; try again") from error
         raise InputError(
             f"{path} can't be read ({type(error).__name__}): it is broken or not tracelens' own; move it away"
         ) from error

@@ -16,7 +16,7 @@ MOST_READERS = 32
 PATIENCE = 10.0
 
 
-class _Handler(WSGIRequestHandler):
+class Handler(WSGIRequestHandler):
     """Logs nothing, and waits only so long for the next byte."""
 
     timeout = PATIENCE
@@ -41,7 +41,7 @@ class PageServer(ThreadingMixIn, WSGIServer):
         self.address_family, address = found[0][0], found[0][4]
         self._open: dict[socket.socket, None] = {}  # in the order in which they came
         self._lock = threading.Lock()
-        super().__init__((str(address[0]), port), _Handler)
+        super().__init__((str(address[0]), port), Handler)
         self.set_app(app)
 
     def process_request(self, request: Any, client_address: Any) -> None:
