@@ -51,7 +51,7 @@ def text(name: str, value: object, such_as: str) -> str:
         InputError: it is something else, or empty; the message names the argument and says what is meant (`such_as`).
     """
     if not isinstance(value, str):
-        raise InputError(f"{name} must be {such_as}, not {_shown(value)}")
+        raise InputError(f"{name} must be {such_as}, not {shown(value)}")
     if not value.strip():
         raise InputError(f"{name} is empty: give {such_as}, or leave it out")
     return value
@@ -67,7 +67,7 @@ def names(name: str, value: object) -> list[str]:
         return [value]
     parts = list(value) if isinstance(value, Iterable) and not isinstance(value, bytes | bytearray) else None
     if value is not None and (parts is None or not all(isinstance(part, str) for part in parts)):
-        raise InputError(f"{name} must be a name or a list of names, not {_shown(value)}")
+        raise InputError(f"{name} must be a name or a list of names, not {shown(value)}")
     return [part for part in parts or () if isinstance(part, str)]
 
 
@@ -79,7 +79,7 @@ def whole(name: str, value: object) -> int:
     """
     if isinstance(value, SupportsIndex) and not isinstance(value, bool):
         return index(value)
-    raise InputError(f"{name} must be a whole number, not {_shown(value)}")
+    raise InputError(f"{name} must be a whole number, not {shown(value)}")
 
 
 def number(name: str, value: object) -> float:
@@ -89,14 +89,14 @@ def number(name: str, value: object) -> float:
         InputError: it is something else, or too large for a float.
     """
     if not isinstance(value, Real) or isinstance(value, bool):
-        raise InputError(f"{name} must be a number, not {_shown(value)}")
+        raise InputError(f"{name} must be a number, not {shown(value)}")
     try:
         return float(value)
     except OverflowError as error:
         raise InputError(f"{name} is too large") from error
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """A value in a message: by its own words where they are short, else by its kind."""
     try:
         words = repr(value)

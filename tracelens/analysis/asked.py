@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from tracelens.arguments import shown
 from tracelens.errors import InputError
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def moment(value: object, option: str) -> datetime | None:
     """
     if value is None:
         return None
+    if not isinstance(value, str | date):
+        raise InputError(f"{option} is a date, a time or text such as 2026-05-01T14:30, not {shown(value)}")
     try:
         if not isinstance(value, datetime):
             text = value.isoformat() if isinstance(value, date) else str(value).strip()
@@ -103,7 +106,7 @@ def claim_of(claim: str | Mapping[str, object] | Claim | None) -> Claim | None:
     if isinstance(claim, Mapping):
         claim = ",".join(f"{name}={value}" for name, value in claim.items() if value is not None)
     if not isinstance(claim, str | Claim | None):
-        raise InputError(f"--claim must be text such as alpha=.72,rho=.1,k=5, a dict or a Claim, not {claim!r}")
+        raise InputError(f"--claim must be text such as alpha=.72,rho=.1,k=5, a dict or a Claim, not {shown(claim)}")
     return parse_claim(claim) if isinstance(claim, str) else claim
 
 
