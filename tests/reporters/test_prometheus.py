@@ -26,8 +26,8 @@ from tracelens.analysis.results import Report, Stratum
 from tracelens.analysis.watched import Freshness, Watched
 from tracelens.errors import InputError
 from tracelens.ingest.watch import Held, Round
-from tracelens.reporters.format import visible
 from tracelens.reporters import serving
+from tracelens.reporters.format import visible
 from tracelens.reporters.prometheus import AT_LEAST, COUNTERS, GAUGES, Exposition, label_names, served
 
 from .fixture import HOSTILE, figures

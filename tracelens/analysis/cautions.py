@@ -55,7 +55,7 @@ def _impossible(con: duckdb.DuckDBPyConnection) -> list[Warning]:
         return []
     text = (
         "records of a foreign writer hold impossible values (no finite number, a weight outside 1e-9 to 1e9, more "
-        "accepted than drafted, sums that would not fit) and count nowhere: `tracelens query \"from impossible\"` "
+        'accepted than drafted, sums that would not fit) and count nowhere: `tracelens query "from impossible"` '
         "names their sources; ingest the logs again"
     )
     return [Warning("impossible_records", text, {"records": records})]
