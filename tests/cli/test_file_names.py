@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import unicodedata
 from pathlib import Path
 
@@ -46,7 +45,7 @@ def test_a_hostile_name(command: str, as_json: bool, log: Path, capsys: pytest.C
     if as_json:
         answer = json.loads(out)
         if command == "inspect":
-            assert Path(answer["sources"][0]["name"]).name == NAME
+            assert Path(answer["sources"][0]["name"]).name == NAME.encode(errors="replace").decode()
     elif command == "inspect":
         assert "\\x1b[31m\\x9b\\x85\\u202e\\u061c" in out
 
@@ -54,11 +53,10 @@ def test_a_hostile_name(command: str, as_json: bool, log: Path, capsys: pytest.C
 def test_labels_of_a_hostile_name(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lake = str(log.parent / "lake")
     assert run(["ingest", str(log), "--lake", lake]) == 0
-    labels = log.with_suffix(".csv")
+    labels = log.with_name("l\x9b\u202e.csv")
     labels.write_text("request_id,task_type\nr,x\u202e\n")
     capsys.readouterr()
     assert run(["label", str(labels), "--lake", lake, "--json"]) == 0
     out = capsys.readouterr().out
-    assert json.loads(out)["rows"] == {"rounds": 1}
+    assert json.loads(out)["rows"]["rounds"] == 1
     assert unsafe(out) == []
-    assert sys.stdout.encoding

@@ -58,7 +58,7 @@ def test_a_full_disk_is_told_and_tried_again(
         patch.setattr(owner, name, failing(FULL))
         for _ in range(3):
             found = look(watcher)
-            assert found.read == ()
+            assert (found.read, found.changed) == ((), False)
             [(where, why)] = found.notes
             assert where == str(lake)
             assert why == f"no room on its disk ({_mount(lake)}): nothing was read, the next look tries again"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import threading
@@ -378,3 +379,59 @@ def test_locks(tmp_path: Path) -> None:
     assert locks.shared(path, 0.0) is None
     over.release()
     assert locks.exclusive(path, 0.0) is not None
+
+
+@pytest.mark.parametrize("has", ["no staging area", "no file for readers", "a journal of an older version"])
+def test_lakes_of_older_versions_and_copies(lake: Path, has: str) -> None:
+    expected = OLD
+    if has == "no staging area":
+        shutil.rmtree(lake / ".staging")
+    else:
+        (lake / ".staging" / journal.READERS).unlink()
+    if has == "a journal of an older version":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(journal, "settle", _raise)
+            with pytest.raises(KeyboardInterrupt):
+                put_once(lake)
+        path = next((lake / ".staging").rglob("commit.json"))
+        told = json.loads(path.read_text())
+        path.write_text(json.dumps({"add": told["add"], "delete": told["delete"]}))
+        expected = NEW
+    assert read(lake) == expected
+    con = connect(lake, grouped=False)
+    assert seen(con) == expected
+    con.close()
+    put(lake, "more", 1)
+    assert read(lake) == sorted([("more", 1), *expected])
+    assert staged(lake) == []
+
+
+def put_once(lake: Path) -> None:
+    """Commit without moving anything, as a process that is killed just then."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "_recover", lambda store: None)
+        put(lake, "new", 3, instead_of="old")
+
+
+def _raise(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_where_there_are_no_locks(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows; one process at a time is the user's care there."""
+    monkeypatch.setattr(locks, "fcntl", None)
+    with reading(lake) as found:
+        assert rows_of(found) == OLD
+    put(lake, "new", 3, instead_of="old")
+    assert read(lake) == NEW
+    assert staged(lake) == []
+
+
+def test_a_disk_without_locks(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(handle: int, how: int) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(locks.fcntl, "flock", refused)
+    assert locks.shared(lake / ".staging" / journal.READERS, 0.0) is None
+    assert locks.exclusive(lake / ".staging" / journal.READERS, 0.0) is not None
+    assert read(lake) == OLD

@@ -24,7 +24,8 @@ def _round(second: float, **more: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def con(tmp_path_factory: pytest.TempPathFactory) -> duckdb.DuckDBPyConnection:
     early = [_round(0.2), _round(0.9, accepted=4, emitted=5), _round(1.4, has_prefill=True, step_us=90_000)]
-    late = [_round(7200 + i, run_id="s", num_speculative_tokens=2, drafted=2, accepted=1, batch_size=3, context_len=700)
+    late = [_round(7200 + i, run_id="s", num_speculative_tokens=2, drafted=2, accepted=1, emitted=2, batch_size=3,
+                   context_len=700)
             for i in range(200)]  # fmt: skip
     dateless = [_round(0, ts=None, run_id="t")]
     return bare(write_lake(tmp_path_factory.mktemp("page"), rounds=[*early, *late, *dateless]))
@@ -70,7 +71,7 @@ def test_heat_map_over_the_plain_step(con: duckdb.DuckDBPyConnection) -> None:
         " from unit_sums"
     )
     (row,) = rows(con, "heat_map")
-    assert row["relative_token_time"] == pytest.approx(30 / 3 / 15)
+    assert row["relative_token_time"] == pytest.approx(30 / 2 / 15)
     assert row["relative_token_time_basis"] == "step"
     late = rows(con, "over_time")[-1]
     assert late["rho"] == pytest.approx(4 / 15)

@@ -116,9 +116,9 @@ def test_the_longest_k_with_enough_rounds(tmp_path: Path) -> None:
     assert trace_k() == {None: 8, "a": 8, "b": 2}
 
 
-@pytest.mark.parametrize("k", [7, 60_000, 2**31 - 1])
+@pytest.mark.parametrize("k", [7, 60_000, 65_536])
 def test_one_lucky_request_is_no_trace(tmp_path: Path, k: int) -> None:
-    """However long its drafts and however many its rounds; a draft of two billion costs nothing."""
+    """However long its drafts and however many its rounds; the longest draft of all costs nothing."""
     runs = [RUN | {"run_id": f"k{n}", "num_speculative_tokens": n} for n in (4, k)]
     written = [
         {"run_id": "k4", "ts": DAY, "request_id": f"r{i}", "task_type": "a", "round_index": j, "drafted": 4,

