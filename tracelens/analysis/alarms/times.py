@@ -27,6 +27,8 @@ BUSY_HIGH = 1.3
 LEAST_STEPS = 200
 LEAST_SECONDS = 20
 ITERATION = "vllm.iteration_line"
+#: What a profiler wrote: it slows the steps that it looks at (measured on a CPU: ITL of 60 ms became 200 to 330).
+PROFILED = ("vllm.trace", "vllm.trace_device", "vllm.trace_steps", "rtp.timeline", "rtp.timeline_device")
 
 # `spent`: the longest that the output after the first token may have taken. Stamps may be whole seconds.
 _TPOT = f"""
@@ -82,10 +84,33 @@ from series group by run_id, surface having sum(steps) >= {LEAST_STEPS}
 order by steps desc, run_id
 """
 
+_PROFILED = f"""
+with used as (select run_id, surface from grain_choice where grain = 'window' and place = steps_from)
+select run_id, surface, count(*) as steps
+from chosen_windows semi join used using (run_id, surface)
+where surface in {PROFILED} and (step_us is not null or draft_us is not null or target_us is not null)
+group by run_id, surface order by steps desc, run_id, surface
+"""
+
 
 def alarms(con: duckdb.DuckDBPyConnection, total: Stratum) -> list[Warning]:
-    """TPOT that is a time of rounds, and steps that are too short or too long to be steps."""
-    return [*_tpot(con), *_steps(con, total)]
+    """TPOT that is a time of rounds, steps that are too short or too long to be steps, and steps of a profiler."""
+    return [*_tpot(con), *_steps(con, total), *_profiled(con)]
+
+
+def _profiled(con: duckdb.DuckDBPyConnection) -> list[Warning]:
+    found = rows(con, _PROFILED)
+    if not found:
+        return []
+    first = found[0]
+    host = "" if first["surface"].endswith("_device") else ", the host's share most: a draft of many small kernels"
+    text = (
+        f"the step times of run {first['run_id']} come from a profiler ({first['surface']}, {first['steps']} "
+        f"steps){more(len(found))}: profiled steps are slower than production's{host}; take rho and overhead from "
+        "them, not milliseconds, and no speedup against a baseline that was not profiled"
+    )
+    return [Warning("profiled_times", text, {"runs": len(found), "run": first["run_id"], "surface": first["surface"],
+                                             "steps": first["steps"]})]  # fmt: skip
 
 
 def _tpot(con: duckdb.DuckDBPyConnection) -> list[Warning]:
