@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tracelens.analysis.costs import LEAST_MATCHED
-from tracelens.analysis.results import Missing, Stratum, label
+from tracelens.analysis.results import Missing, Stratum, named
 from tracelens.analysis.switches import switch_on
 
 # What each figure hangs on, the likeliest gap first.
@@ -200,4 +200,4 @@ def _held(figures: Mapping[str, Any]) -> set[str]:
 
 
 def _name(stratum: Stratum) -> str:
-    return ", ".join(f"{key}={label(value)}" for key, value in stratum.key.items())
+    return named(stratum.key)
