@@ -8,6 +8,7 @@ _BASELINE = (
     "run the same traffic without speculation and ingest it with `--role baseline`, or name one: `--baseline RUN|MS`"
 )
 _MATCHED = "ingest a baseline of every engine and model, or group by engine and model"
+_ALIKE = "profile some steps of a run without speculation, too, and ingest that trace with `--role baseline`"
 _CANONICAL = "write canonical JSON lines from a hook of your own (README: 'Any other engine')"
 _DRAFTER = "look into the engine's start-up log: is the drafter loaded, and does it propose on this traffic?"
 _LABELS = "name it by `--labels FILE`, `--set task_type=…` or rules in tracelens.toml at ingest"
@@ -163,6 +164,8 @@ def switch_on(needs: str | Sequence[str], engines: Collection[str], canonical: C
         return _BASELINE
     if need in ("matched", "matched_tpot"):
         return _MATCHED
+    if need in ("phases_alike", "steps_alike"):
+        return _ALIKE
     if need == "task_type":
         return _LABELS
     if need == "nothing_drafted":
