@@ -1,0 +1,402 @@
+"""The vLLM plug-in against stubs of three generations: exact counts, joined times, and no fault that reaches vLLM."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import logging
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.recorders import vllm_stubs as stubs
+from tracelens.recorders.vllm import core, hooks, stats, worker
+
+GENERATIONS = ["old", "v1", "v2"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TRACELENS_RECORD", str(tmp_path / "records"))
+    monkeypatch.setenv("TRACELENS_RECORD_RUN", "run-1")
+    return tmp_path / "records"
+
+
+@pytest.fixture
+def modules(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    yield from stubs.installed(request.param, monkeypatch)
+
+
+def written(engine: stubs.Engine, folder: Path) -> list[dict[str, Any]]:
+    engine.scheduler._tracelens.writer.close()
+    return [json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
+
+
+def of(lines: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [line for line in lines if line["record"] == kind]
+
+
+def serve(engine: stubs.Engine, requests: int = 4, length: int = 8) -> None:
+    """Requests that come one step after another, and are served to their end."""
+    for i in range(requests):
+        engine.scheduler.add_request(stubs.request(i, tokens=length + 3 * i, temperature=i / 10))
+        engine.step()
+    for _ in range(60):
+        engine.step()
+    assert not engine.scheduler.requests
+
+
+@pytest.mark.parametrize("modules", GENERATIONS, indirect=True)
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_counts_are_the_schedulers_own(modules: Any, folder: Path, in_flight: int) -> None:
+    engine = stubs.engine(modules, "cpu", in_flight)
+    if in_flight == 2:  # asynchronous: the scheduler is a step ahead of the counts, and drops what a finished one got
+        engine.scheduler.invalid = {"cmpl-1-0-0123abcd": 1}
+    serve(engine)
+    lines = written(engine, folder)
+    rounds, told = of(lines, "round"), engine.scheduler.stats
+    assert told.drafted > 40
+    assert sum(r["drafted"] for r in rounds) == told.drafted
+    assert sum(r["accepted"] for r in rounds) == told.accepted
+    assert sum(r["drafted"] > 0 for r in rounds) == told.drafts
+    requests = {r["request_id"]: r for r in of(lines, "request")}
+    assert len(requests) == 4
+    for i in range(4):
+        name = f"cmpl-{i}-0-0123abcd"
+        mine = [r for r in rounds if r["request_id"] == name]
+        record = requests[name]
+        assert record["output_tokens"] == 8 + 3 * i == 1 + sum(r["emitted"] for r in mine)
+        assert record["accepted"] == sum(r["accepted"] for r in mine)
+        assert sum(record["accepted_hist"]) == record["rounds"] == sum(r["drafted"] > 0 for r in mine)
+        assert [r["round_index"] for r in mine] == list(range(len(mine)))
+        assert {r["temperature"] for r in mine} == {i / 10}
+        assert mine[0]["context_len"] == 10 + i + 1
+
+
+@pytest.mark.parametrize("modules", GENERATIONS, indirect=True)
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_device_times_are_joined_by_step(modules: Any, folder: Path, in_flight: int) -> None:
+    engine = stubs.engine(modules, "cuda", in_flight, is_async=True)
+    serve(engine, length=40)
+    rounds = of(written(engine, folder), "round")
+    timed = [r for r in rounds if "target_us" in r]
+    # The last steps of a burst have no later reply that could bring their times.
+    assert len(timed) >= len(rounds) - 8
+    assert {r["target_us"] for r in timed} == {20_000}
+    assert {r["sample_us"] for r in timed} == {2_000}
+    assert {r["timing_basis"] for r in timed} == {"device"}
+    drafts = [r for r in rounds if "draft_us" in r]
+    assert {r["draft_us"] for r in drafts} == {6_000}
+    assert len(drafts) > len(rounds) / 2
+
+
+@pytest.mark.parametrize("modules", ["v1"], indirect=True)
+def test_a_round_has_the_draft_of_the_step_that_proposed_it(
+    modules: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = stubs.engine(modules, "cuda")
+    engine.scheduler.add_request(stubs.request(0, tokens=30))
+    for step in range(12):
+        monkeypatch.setattr(stubs, "DRAFT_MS", 1.0 + step)
+        engine.step()
+    rounds = of(written(engine, folder), "round")
+    # Step 0 is prefill: its draft phase ran behind the whole prompt and is no round's.
+    assert "draft_us" not in rounds[0]
+    assert [r["draft_us"] for r in rounds[1:9]] == [1000 * (1 + step) for step in range(1, 9)]
+
+
+@pytest.mark.parametrize("modules", GENERATIONS, indirect=True)
+def test_host_times_on_a_cpu(modules: Any, folder: Path) -> None:
+    engine = stubs.engine(modules, "cpu")
+    serve(engine)
+    rounds = of(written(engine, folder), "round")
+    assert {r["timing_basis"] for r in rounds} == {"host"}
+    assert all("target_us" in r and "sample_us" in r for r in rounds)
+    assert all(r["target_us"] + r["sample_us"] <= r["step_us"] for r in rounds)
+
+
+@pytest.mark.parametrize("modules", ["v1"], indirect=True)
+def test_steps_with_prefill_are_told_and_the_first_token_is_no_round(modules: Any, folder: Path) -> None:
+    engine = stubs.engine(modules, "cpu")
+    serve(engine, 3)
+    rounds = of(written(engine, folder), "round")
+    assert [r["step_id"] for r in rounds if r.get("has_prefill")] == ["1", "2", "2"]
+    assert {(r["step_id"], r["batch_size"], r["step_share"]) for r in rounds if r.get("has_prefill")} == {
+        ("1", 2, 1.0),
+        ("2", 3, 0.5),
+    }
+
+
+@pytest.mark.parametrize("modules", ["v1"], indirect=True)
+def test_an_aborted_request_is_written_and_forgotten(modules: Any, folder: Path) -> None:
+    engine = stubs.engine(modules, "cpu")
+    for i in range(2):
+        engine.scheduler.add_request(stubs.request(i, tokens=40))
+    engine.step()
+    engine.step()
+    scheduled = engine.scheduler.schedule()
+    reply = stubs.run_on(engine.runners[0], scheduled)
+    engine.scheduler.finish_requests("cmpl-1-0-0123abcd")  # while the model runs
+    engine.scheduler.update_from_output(scheduled, reply)
+    engine.step()
+    assert list(engine.scheduler._tracelens.states) == ["cmpl-0-0-0123abcd"]
+    lines = written(engine, folder)
+    assert [r["finish_reason"] for r in of(lines, "request")] == ["abort"]
+    assert sum(r["drafted"] for r in of(lines, "round")) == engine.scheduler.stats.drafted
+
+
+@pytest.mark.parametrize("modules", ["v1"], indirect=True)
+def test_the_run_is_told_without_folders(modules: Any, folder: Path) -> None:
+    engine = stubs.engine(modules, "cpu")
+    serve(engine, 1)
+    lines = written(engine, folder)
+    (run,) = of(lines, "run")
+    assert (run["run_id"], run["engine"], run["method"], run["model"]) == ("run-1", "vllm", "draft_model", "target")
+    assert (run["draft_model"], run["num_speculative_tokens"], run["tensor_parallel"]) == ("draft", 3, 2)
+    assert "/srv" not in json.dumps(lines)
+
+
+@pytest.mark.parametrize("modules", ["v1"], indirect=True)
+def test_the_task_is_taken_from_the_id(modules: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACELENS_RECORD_TASK", r"^cmpl-([0-9])")
+    monkeypatch.setenv("TRACELENS_RECORD_SAMPLE", "0.5")
+    engine = stubs.engine(modules, "cpu")
+    serve(engine)
+    lines = written(engine, folder)
+    assert {r["task_type"] for r in of(lines, "request")} == {"0", "1", "2", "3"}
+    assert {r["weight"] for r in of(lines, "round")} == {2.0}
+    # Requests are counted whole, whatever is sampled.
+    assert sum(r["accepted"] for r in of(lines, "request")) == engine.scheduler.stats.accepted
+
+
+@pytest.mark.parametrize("modules", GENERATIONS, indirect=True)
+@pytest.mark.parametrize("place", ["timer_of", "_ended", "before", "after", "book_of", "_number"])
+def test_a_fault_of_ours_never_reaches_vllm(
+    modules: Any, folder: Path, place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*args: Any) -> Any:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr(worker if hasattr(worker, place) else core, place, fails)
+    engine = stubs.engine(modules, "cpu")
+    with caplog.at_level(logging.WARNING, logger="vllm.tracelens"):
+        serve(engine)
+    assert engine.scheduler.stats.drafts > 10
+    assert "serving goes on" in caplog.text
+    assert len(caplog.records) <= 6  # told once a place
+
+
+@pytest.mark.parametrize("modules", GENERATIONS, indirect=True)
+def test_a_fault_of_vllm_is_vllms(modules: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = stubs.engine(modules, "cpu")
+    engine.scheduler.add_request(stubs.request(0))
+    monkeypatch.setattr(stubs, "_output", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        engine.step()
+
+
+@pytest.mark.parametrize(
+    ("generation", "missing", "empty"),
+    [
+        ("old", "propose_draft_token_ids", {"draft_us"}),
+        ("old", "_prepare_inputs", {"target_us"}),
+        ("old", "_sample", {"sample_us", "target_us"}),
+        ("v1", "propose_draft_token_ids", {"draft_us"}),
+        ("v1", "_sample", {"sample_us"}),
+        ("v1", "_prepare_inputs", set()),
+        ("v1", "_model_forward", set()),  # between _prepare_inputs and _sample
+        ("v2", "sample", {"sample_us"}),
+        ("v2", "prepare_inputs", {"target_us"}),
+    ],
+)
+def test_a_version_without_a_method_is_recorded_as_far_as_it_goes(
+    generation: str, missing: str, empty: set[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for modules in stubs.installed(generation, monkeypatch, missing):
+        engine = stubs.engine(modules, "cuda", is_async=True)
+        serve(engine)
+        rounds = of(written(engine, folder), "round")
+        assert sum(r["accepted"] for r in rounds) == engine.scheduler.stats.accepted
+        seen = {name for name in ("draft_us", "target_us", "sample_us") if any(name in r for r in rounds)}
+        assert seen == {"draft_us", "target_us", "sample_us"} - empty
+        assert {r["target_us"] for r in rounds if "target_us" in r} <= {20_000}
+
+
+def test_a_speculator_that_is_gone_costs_the_draft_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for modules in stubs.installed("v2", monkeypatch):
+        engine = stubs.engine(modules, "cuda")
+        for runner in engine.runners:
+            work = runner.speculator.propose
+            runner.speculator = type("Frozen", (), {"__slots__": (), "propose": staticmethod(work)})()
+        serve(engine)
+        rounds = of(written(engine, folder), "round")
+        assert sum(r["accepted"] for r in rounds) == engine.scheduler.stats.accepted
+        assert any("target_us" in r for r in rounds)
+        assert not any("draft_us" in r for r in rounds)
+
+
+@pytest.mark.parametrize("modules", ["v1"], indirect=True)
+def test_a_stage_of_a_pipeline_has_no_target_time(modules: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stubs.CONFIG.parallel_config, "pipeline_parallel_size", 2)
+    engine = stubs.engine(modules, "cuda")
+    serve(engine)
+    rounds = of(written(engine, folder), "round")
+    assert not any("target_us" in r for r in rounds)
+    assert any("draft_us" in r for r in rounds)
+
+
+@pytest.mark.parametrize("modules", ["v1"], indirect=True)
+def test_an_unknown_device_costs_the_times_only(modules: Any, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    engine = stubs.engine(modules, "quantum")
+    with caplog.at_level(logging.WARNING, logger="vllm.tracelens"):
+        serve(engine)
+    rounds = of(written(engine, folder), "round")
+    assert sum(r["accepted"] for r in rounds) == engine.scheduler.stats.accepted
+    assert not any("target_us" in r for r in rounds)
+    assert "quantum" in caplog.text
+
+
+@pytest.mark.parametrize("modules", GENERATIONS, indirect=True)
+def test_a_path_that_cannot_be_written_keeps_nobody_from_serving(
+    modules: Any, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder.write_text("in the way")
+    engine = stubs.engine(modules, "cpu")
+    with caplog.at_level(logging.WARNING):
+        serve(engine)
+        engine.scheduler._tracelens.writer.close()
+    assert "cannot be written" in caplog.text
+    assert engine.scheduler.stats.drafts > 10
+
+
+def test_a_module_that_is_imported_later_is_hooked_then(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hooked_later.py").write_text("class Runner: pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    met: list[str] = []
+    monkeypatch.setattr(hooks, "HOOKS", {"hooked_later": lambda module: met.append(module.Runner.__name__)})
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    hooks.install()
+    hooks.install()
+    assert met == []
+    __import__("hooked_later")
+    assert met == ["Runner"]
+    sys.modules.pop("hooked_later")
+
+
+def scheduler_stats(**spec: Any) -> SimpleNamespace:
+    return SimpleNamespace(
+        num_running_reqs=3, num_waiting_reqs=1, kv_cache_usage=0.25, spec_decoding_stats=SimpleNamespace(**spec)
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "iteration", "call"),
+    [
+        # 0.8.3: two counts, gpu_cache_usage; 0.10: no engine_idx; 0.32: all of it.
+        ({"num_draft_tokens": 6, "num_accepted_tokens": 2}, {"time_per_output_tokens_iter": [0.01, 0.02]}, {}),
+        (
+            {"num_spec_tokens": 3, "num_drafts": 2, "num_draft_tokens": 6, "num_accepted_tokens": 2,
+             "num_accepted_tokens_per_pos": [1, 1, 0]},
+            {"inter_token_latencies_iter": [0.01, 0.02], "num_generation_tokens": 4},
+            {"engine_idx": 1},
+        ),
+        (
+            {"num_spec_tokens": 3, "num_drafts": 2, "num_draft_tokens": 6, "num_accepted_tokens": 2,
+             "num_accepted_tokens_per_pos": [1, 1, 0], "num_draft_tokens_per_pos": [2, 2, 2]},
+            {"inter_token_latencies_iter": [0.01, 0.02], "prompt_token_stats": SimpleNamespace(total=9)},
+            {"mm_cache_stats": None, "engine_idx": 1},
+        ),
+    ],
+)  # fmt: skip
+def test_the_stat_logger_of_three_generations(spec: Any, iteration: Any, call: Any, folder: Path) -> None:
+    logger = stats.StatLogger(stubs.CONFIG, 0)
+    logger.record(scheduler_stats(**spec), SimpleNamespace(**iteration), **call)
+    logger.record(None, None)  # idle
+    logger.record(object(), SimpleNamespace(inter_token_latencies_iter=["broken"]))  # told once, and left out
+    logger.log()
+    logger.log_engine_initialized()
+    logger.record_sleep_state(1)
+    logger._recorder.close()
+    (path,) = folder.glob("*.jsonl")
+    _, window = (json.loads(line) for line in path.read_text().splitlines())
+    assert (window["drafted"], window["accepted"], window["steps"]) == (6, 2, 1)
+    assert (window["round_us"], window["rounds_timed"], window["running"]) == (30_000, 2, 3)
+    assert window["replica"] == str(call.get("engine_idx", 0))
+    assert window.get("accepted_per_pos") == spec.get("num_accepted_tokens_per_pos")
+
+
+def test_without_the_variable_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRACELENS_RECORD", raising=False)
+    logger = stats.StatLogger(stubs.CONFIG, 0)
+    logger.record(scheduler_stats(num_drafts=1), SimpleNamespace())
+    assert logger._recorder is None
+    code = """
+        import sys
+        before = list(sys.meta_path)
+        from tracelens.recorders.vllm import register
+        register()
+        heavy = {"polars", "duckdb", "pyarrow", "numpy", "torch", "vllm", "msgspec"} & set(sys.modules)
+        ours = sorted(m for m in sys.modules if m.startswith("tracelens"))
+        assert not heavy, heavy
+        assert "tracelens.recorders.vllm.hooks" not in ours, ours
+        assert sys.meta_path == before
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+
+
+def test_with_the_variable_nothing_heavy_is_imported(tmp_path: Path) -> None:
+    code = """
+        import os, sys
+        os.environ["TRACELENS_RECORD"] = sys.argv[1]
+        from tracelens.recorders.vllm import register
+        register()
+        from tracelens.recorders.vllm import hooks, stats
+        assert any(type(finder).__name__ == "_AfterImport" for finder in sys.meta_path)
+        heavy = {"polars", "duckdb", "pyarrow", "numpy", "torch", "vllm", "msgspec"} & set(sys.modules)
+        assert not heavy, heavy
+        assert os.environ["TRACELENS_RECORD_RUN"].startswith("vllm-")
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(tmp_path)], check=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_entry_points_name_what_is_there() -> None:
+    import tomllib
+
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"]
+    loaded = {
+        group: importlib.metadata.EntryPoint("tracelens", project[group]["tracelens"], group).load()
+        for group in ("vllm.general_plugins", "vllm.stat_logger_plugins")
+    }
+    assert loaded["vllm.general_plugins"].__name__ == "register"
+    assert loaded["vllm.stat_logger_plugins"] is stats.StatLogger
+
+
+def test_records_come_through_ingest(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tracelens.ingest.options import IngestOptions
+    from tracelens.ingest.run import ingest
+    from tracelens.lake.connection import connect
+
+    for modules in stubs.installed("v1", monkeypatch):
+        engine = stubs.engine(modules, "cuda", is_async=True)
+        serve(engine)
+        written(engine, folder)
+        lake = tmp_path / "lake"
+        assert ingest([str(folder)], lake, IngestOptions(jobs=1)).rejects == 0
+        told = engine.scheduler.stats
+        with connect(lake) as db:
+            assert db.execute("select count(*) from rejects").fetchone() == (0,)
+            facts = "select sum(rounds), sum(drafted), sum(accepted), min(run_id), min(model) from facts"
+            assert db.execute(facts).fetchone() == (told.drafts, told.drafted, told.accepted, "run-1", "target")
+            share = "select min(s), max(s) from (select sum(step_share) as s from rounds group by step_id)"
+            low, high = db.execute(share).fetchone() or (0, 0)
+            assert low == pytest.approx(1)
+            assert high == pytest.approx(1)
