@@ -130,6 +130,7 @@ def test_a_full_queue_drops_and_counts(tmp_path: Path, caplog: pytest.LogCapture
         recorder.close()
     assert "15 steps were dropped" in caplog.text
     assert len(rounds_of(tmp_path)) == 10
+    assert lines_of(tmp_path)[-1] == {"record": "recorder", "dropped": 15, "lost": 0}
 
 
 def test_files_rotate_by_size_and_each_can_be_read_alone(tmp_path: Path) -> None:
@@ -314,12 +315,12 @@ _LOOP = """
     i = 0
     while True:
         with recorder.step() as step:
-            for r in range(20):
+            for r in range(4):
                 step.round(f"r{r}", drafted=3, accepted=1, emitted=2)
         i += 1
-        if i == 200:
+        if i == 60:
             print("go", flush=True)
-        time.sleep(0.0005)
+        time.sleep(0.002)
 """
 
 

@@ -40,6 +40,7 @@ class Writer:
         self._limit, self._flush_s, self._idle = limit, flush_s, idle
         self._has_failed = False
         self._has_dropped = False
+        self._noted = 0
         self._fresh()
         _LIVE.add(self)
 
@@ -67,6 +68,7 @@ class Writer:
         if self._lock.acquire(timeout=5.0):
             try:
                 self._drain(last=True)
+                self._note_drops()
                 self.files.close()
             finally:
                 self._lock.release()
@@ -79,7 +81,7 @@ class Writer:
 
     def forked(self) -> None:
         """In a child: no thread came along, and what waits is the parent's to write."""
-        self.dropped = 0
+        self.dropped = self._noted = 0
         self._fresh()
         self.files.forked()
 
@@ -108,6 +110,12 @@ class Writer:
         if self.dropped and not self._has_dropped:
             self._has_dropped = True
             _log.warning("tracelens: the recorder's queue is full: steps are dropped and counted, serving goes on")
+
+    def _note_drops(self) -> None:
+        """Leave word of what is missing; no table of tracelens has a place for it."""
+        if self.dropped != self._noted:
+            self._noted = self.dropped
+            self.files.write([f'{{"record":"recorder","dropped":{self.dropped},"lost":{self.files.lost}}}'])
 
     def _drain(self, last: bool) -> None:
         lines: list[str] = []
