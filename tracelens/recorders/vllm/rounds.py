@@ -141,6 +141,7 @@ class StepBook:
     def __init__(self, settings: Settings, run: dict[str, Any], replica: str) -> None:
         self.states: dict[str, Request] = {}
         self.last_step = -2
+        self.has_times = False
         self._last_ns = 0
         self._numbers = 0
         self._replica = replica
@@ -177,6 +178,7 @@ class StepBook:
 
     def timed(self, times: Times) -> None:
         """Times that came with a reply, of this step or of earlier ones."""
+        self.has_times = True
         self.writer.put(partial(self._take_times, times))
 
     def step(self, number: int, began: int, now: int, seen: Seen, requests: int) -> OpenStep:
@@ -250,17 +252,17 @@ class StepBook:
         if step.has_prefill:
             shared.append('"has_prefill":true')
         head = '{"record":"round",' + ",".join(shared) + ","
-        lines: list[str] = []
-        for shown, at, drafted, accepted, emitted, context, drafted_in in step.rows:
-            draft = self._times.get(drafted_in, {}).get("draft")
-            lines.append(
-                f'{head}{shown},"round_index":{at},"drafted":{drafted},"accepted":{accepted},"emitted":{emitted},'
-                f'"context_len":{context}{"" if draft is None else f",{_DRAFT}{draft}"}}}'
-            )
-        return lines
+        drafts = {number: self._drafted(number) for number in {row[6] for row in step.rows}}
+        return [
+            f'{head}{shown},"round_index":{at},"drafted":{drafted},"accepted":{accepted},"emitted":{emitted},'
+            f'"context_len":{context}{drafts[drafted_in]}}}'
+            for shown, at, drafted, accepted, emitted, context, drafted_in in step.rows
+        ]
 
-
-_DRAFT = '"draft_us":'
+    def _drafted(self, number: int) -> str:
+        """The time of the phase that proposed a round's drafts, as JSON: that of the step before the request's."""
+        draft = self._times.get(number, {}).get("draft")
+        return "" if draft is None else f',"draft_us":{draft}'
 
 
 def _number(value: Any) -> float | None:
