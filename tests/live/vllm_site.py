@@ -50,17 +50,23 @@ class Site:
         return f"http://127.0.0.1:{self.port}"
 
     def command(self) -> list[str]:
+        if not self.k:
+            return self._plain()
         speculative: dict[str, Any] = {"method": self.method, "num_speculative_tokens": self.k}
         if self.method == "draft_model":
             speculative["model"] = str(self.models / "draft")
         else:
             speculative |= {"prompt_lookup_max": 4, "prompt_lookup_min": 1}
         return [
+            *self._plain(), "--enable-per-request-metrics", "--per-request-spec-decode-metrics", "detailed",
+            "--speculative-config", json.dumps(speculative),
+        ]  # fmt: skip
+
+    def _plain(self) -> list[str]:
+        return [
             str(self.vllm / "bin" / "vllm"), "serve", str(self.models / "target"), "--served-model-name", "toy",
             "--host", "127.0.0.1", "--port", str(self.port), "--enforce-eager", "--dtype", "bfloat16",
-            "--max-model-len", "1024", "--max-num-seqs", "16", "--seed", "0", "--enable-per-request-metrics",
-            "--per-request-spec-decode-metrics", "detailed", "--enable-request-id-headers",
-            "--speculative-config", json.dumps(speculative),
+            "--max-model-len", "1024", "--max-num-seqs", "16", "--seed", "0", "--enable-request-id-headers",
         ]  # fmt: skip
 
     def environment(self) -> dict[str, str]:
@@ -178,7 +184,6 @@ def check(site: Site, responses: list[dict[str, Any]], told: dict[str, int]) -> 
     print(f"  {len(steps)} steps agree one by one: {[s[1:] for s in steps] == windows}; decode time: worst {worst:.4%}")
     if worst > TPOT_TOLERANCE:
         wrong.append(f"a request's decode time differs by {worst:.2%}")
-    wrong.extend(_report(lake))
     return wrong
 
 
@@ -201,12 +206,27 @@ def _request(response: dict[str, Any], rows: list[Any], wrong: list[str]) -> flo
     return abs(sum(row[2] for row in rows) / 1000 / response["metrics"]["generation_time_ms"] - 1)
 
 
-def _report(lake: Path) -> list[str]:
+def _report(site: Site, baseline: Path) -> list[str]:
+    """Which of the model's figures the report over the site and its baseline does not have."""
     import tracelens
+    from tracelens.ingest.options import IngestOptions
+    from tracelens.ingest.run import ingest
 
-    report = tracelens.open(lake).report(by=["task_type", "temperature_bucket"])
-    figures = report.total.figures
-    names = ("draft_accept_ratio", "rho", "rho_verify", "verify_inflation", "draft_ms", "target_ms", "step_ms")
+    lake = site.folder / "lake"
+    ingest([str(baseline / "records")], lake, IngestOptions(run="plain", role="baseline"))
+    if not site.k:
+        return []
+    figures = tracelens.open(lake).report(by=["task_type", "temperature_bucket"], baseline="plain").total.figures
+    names = (
+        "draft_accept_ratio",
+        "rho",
+        "verify_inflation",
+        "overhead",
+        "round_cost",
+        "draft_ms",
+        "target_ms",
+        "step_ms",
+    )
     shown = {name: figures.get(name) for name in names}
     print("  " + ", ".join(f"{n} {v:.3f}" if isinstance(v, float) else f"{n} {v}" for n, v in shown.items()))
     return [f"the report has no {name}" for name, value in shown.items() if value is None]
@@ -216,7 +236,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.live.vllm_site", description=__doc__)
     parser.add_argument("--vllm", type=Path, required=True, help="environment with vLLM and tracelens")
     parser.add_argument("--work", type=Path, required=True, help="folder for models, logs, records and lakes")
-    parser.add_argument("--sites", default="draft_model:1,draft_model:3,draft_model:5,ngram:1,ngram:3,ngram:5")
+    sites = "none:0,draft_model:1,draft_model:3,draft_model:5,ngram:1,ngram:3,ngram:5"
+    parser.add_argument("--sites", default=sites, help="METHOD:K of each server; none:0, the baseline, comes first")
     parser.add_argument("--requests", type=int, default=32)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--port", type=int, default=8790)
@@ -241,7 +262,9 @@ def main() -> None:
             told = {name: value - before.get(name, 0) for name, value in counters(site).items()}
         (folder / "responses.json").write_text(json.dumps([{**r, "choices": None} for r in responses]))
         print(f"{method} K={k}: {len(responses)} requests", flush=True)
-        wrong = check(site, responses, told)
+        wrong = check(site, responses, told) if site.k else []
+        if (work / "none-k0").exists():
+            wrong.extend(_report(site, work / "none-k0"))
         failures += len(wrong)
         print("\n".join(f"  WRONG: {w}" for w in wrong) or "  all agree", flush=True)
     sys.exit(bool(failures))

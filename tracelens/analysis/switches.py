@@ -18,8 +18,8 @@ _VLLM_DETAILED = (
     "--enable-force-include-usage`, with responses logged at the gateway"
 )
 _VLLM_TIMES = (
-    "no vLLM log from 0.10 on holds it (V0 printed stage times up to 0.9.2); time propose and forward in a hook of "
-    "your own and write canonical JSON lines (README: 'Any other engine')"
+    "no vLLM log from 0.10 on holds it (V0 printed stage times up to 0.9.2); install tracelens beside vLLM and set "
+    "`TRACELENS_RECORD=DIR` (docs/record.md)"
 )
 _RTP_DEBUG = "builds until 2026-03-15 (v0.2.0): `LOG_LEVEL=DEBUG` (engine.log); later ones: " + _CANONICAL
 _RTP_ROUNDS = "set `LOG_LEVEL=DEBUG`: one line a stream and round in engine.log"
@@ -47,9 +47,10 @@ _SWITCH: Mapping[str, Mapping[str, str]] = {
         "draft_time": _VLLM_TIMES,
         "target_time": _VLLM_TIMES,
         "sample_time": _VLLM_TIMES,
-        "rollback_time": _VLLM_TIMES,
-        "repack_time": _VLLM_TIMES,
-        "step_time": "`--enable-logging-iteration-details` with synchronous scheduling only (`--no-async-scheduling`)",
+        "rollback_time": "no vLLM log holds it; " + _CANONICAL,
+        "repack_time": "no vLLM log holds it; " + _CANONICAL,
+        "step_time": "`TRACELENS_RECORD=DIR` (docs/record.md), or `--enable-logging-iteration-details` with "
+        "synchronous scheduling only (`--no-async-scheduling`)",
         "tpot": "from 0.25: `--enable-per-request-metrics`, with responses logged at the gateway",
         "temperature": "`--enable-log-requests` (on by default before 0.10.1)",
     },

@@ -16,7 +16,7 @@ from typing import Any
 from tracelens.recorders import columns
 from tracelens.recorders.clocks import Clock, HostClock, Phases
 from tracelens.recorders.files import RotatingFile
-from tracelens.recorders.settings import Settings, new_run_id
+from tracelens.recorders.settings import Settings, new_prefix, new_run_id
 from tracelens.recorders.writer import Writer
 
 # Steps whose device events are not reached yet: beyond, the oldest is written without times.
@@ -76,7 +76,7 @@ class Recorder:
         self._random = Random(seed)
         self._unreached: deque[Step] = deque()
         self._steps = 0
-        self._pid = os.getpid()
+        self._pid, self._prefix = os.getpid(), new_prefix()
         stem = "-".join(part for part in (engine, process, replica) if part)
         self.files = RotatingFile(
             settings.folder,
@@ -149,7 +149,7 @@ class Recorder:
 
     def _ended(self, step: Step) -> None:
         if os.getpid() != self._pid:  # a child of a fork: the parent's steps are not ours
-            self._pid, self._unreached = os.getpid(), deque()
+            self._pid, self._prefix, self._unreached = os.getpid(), new_prefix(), deque()
         self._unreached.append(step)
         self._resolve(all_of_them=False)
 
@@ -162,7 +162,7 @@ class Recorder:
                 return
             self._unreached.popleft()
             times = step.phases.durations() if ready else {}
-            self.writer.put(partial(step.lines, {f"{name}_us": took for name, took in times.items()}))
+            self.writer.put(partial(step.lines, self._prefix, {f"{name}_us": took for name, took in times.items()}))
 
     def _next_step(self) -> int:
         self._steps += 1
@@ -242,14 +242,14 @@ class Step:
         columns.check("round", row)
         self._rounds.append(row)
 
-    def lines(self, times: dict[str, int]) -> list[str]:
-        """The JSON lines of this step, `times` being its phases in microseconds."""
+    def lines(self, prefix: str, times: dict[str, int]) -> list[str]:
+        """The JSON lines of this step: what its number starts with, its phases in microseconds."""
         if not self._rounds:
             return []
         shared: dict[str, Any] = {
             "ts_us": self._end_us,
             **self._recorder._place,
-            "step_id": str(self._number),
+            "step_id": f"{prefix}{self._number}",
             "step_share": 1 / len(self._rounds),
             "batch_size": len(self._rounds),
             **times,

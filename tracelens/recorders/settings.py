@@ -57,6 +57,11 @@ def new_run_id(engine: str) -> str:
     return f"{engine}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{random.SystemRandom().getrandbits(16):04x}"
 
 
+def new_prefix() -> str:
+    """What tells the numbers of steps of this process from those of others in one run: ranks, forks, restarts."""
+    return f"{os.getpid():x}.{random.SystemRandom().getrandbits(24):x}-"
+
+
 def from_environment(environment: Mapping[str, str] | None = None) -> Settings | None:
     """Settings of `TRACELENS_RECORD` and its companions; None where it is not set.
 

@@ -40,6 +40,7 @@ class Writer:
         self._limit, self._flush_s, self._idle = limit, flush_s, idle
         self._has_failed = False
         self._has_dropped = False
+        self._has_summed = False
         self._noted = 0
         self._fresh()
         _LIVE.add(self)
@@ -72,7 +73,8 @@ class Writer:
                 self.files.close()
             finally:
                 self._lock.release()
-        if self.dropped or self.files.lost:
+        if (self.dropped or self.files.lost) and not self._has_summed:
+            self._has_summed = True
             _log.warning(
                 "tracelens: %d steps were dropped (queue full), %d lines were lost (not writable)",
                 self.dropped,

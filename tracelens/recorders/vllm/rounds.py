@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tracelens.recorders import columns
 from tracelens.recorders.files import RotatingFile
-from tracelens.recorders.settings import Settings
+from tracelens.recorders.settings import Settings, new_prefix
 from tracelens.recorders.writer import Writer
 
 # A step whose times have not come by then is written without: they may be a device's, or nobody's.
@@ -144,6 +144,7 @@ class StepBook:
         self.has_times = False
         self._last_ns = 0
         self._numbers = 0
+        self._prefix = new_prefix()
         self._replica = replica
         self._keep = settings.sample
         self._random = Random()
@@ -245,7 +246,7 @@ class StepBook:
 
     def _lines(self, step: OpenStep) -> list[str]:
         times = self._times.get(step.number, {})
-        shared = [f'"ts_us":{step.wall_us}', self._place, f'"step_id":"{step.number}"']
+        shared = [f'"ts_us":{step.wall_us}', self._place, f'"step_id":"{self._prefix}{step.number}"']
         shared.append(f'"step_share":{1 / len(step.rows)!r},"batch_size":{step.requests},"step_us":{step.took_us}')
         shared.extend(f'"{name}_us":{times[name]}' for name in ("target", "sample") if name in times)
         shared.append(f'"timing_basis":"{self._basis if times else "host"}"')
