@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import logging
+import multiprocessing
 import subprocess
 import sys
 import textwrap
@@ -285,9 +287,32 @@ def test_a_module_that_is_imported_later_is_hooked_then(
     hooks.install()
     hooks.install()
     assert met == []
+    assert importlib.util.find_spec("hooked_later") is not None  # asked for, and not imported
+    assert met == []
     __import__("hooked_later")
     assert met == ["Runner"]
     sys.modules.pop("hooked_later")
+
+
+def _serve_in_child(modules: Any) -> None:
+    serve(stubs.engine(modules, "cpu"))  # nobody closes: it is written when the process ends
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("modules", ["v1"], indirect=True)
+def test_an_engine_core_that_was_forked_off_writes_a_file_of_its_own(modules: Any, folder: Path) -> None:
+    engine = stubs.engine(modules, "cpu")
+    serve(engine)
+    child = multiprocessing.get_context("fork").Process(target=_serve_in_child, args=(modules,))
+    child.start()
+    child.join(20)
+    assert child.exitcode == 0
+    lines = written(engine, folder)
+    assert len(list(folder.glob("*.jsonl"))) == 2
+    assert {line["run_id"] for line in of(lines, "run")} == {"run-1"}
+    assert sum(r["accepted"] for r in of(lines, "round")) == 2 * engine.scheduler.stats.accepted
+    steps = {r["step_id"].rpartition("-")[0] for r in of(lines, "round")}
+    assert len(steps) == 2
 
 
 def scheduler_stats(**spec: Any) -> SimpleNamespace:

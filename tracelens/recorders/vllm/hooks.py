@@ -56,27 +56,28 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        hook = self.hooks.pop(fullname, None)
-        if hook is None:
+        if fullname not in self.hooks:
             return None
         for finder in sys.meta_path:
             if isinstance(finder, _AfterImport):
                 continue
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
-                _after(spec, hook)
+                self._hook(spec)
                 return spec
         return None
 
+    def _hook(self, spec: ModuleSpec) -> None:
+        """Whoever only asks for a spec imports nothing: the hook stays until the module has run."""
+        loader: Any = spec.loader
+        run = getattr(loader, "exec_module", None)
+        if run is None:
+            return
 
-def _after(spec: ModuleSpec, hook: Hook) -> None:
-    loader: Any = spec.loader
-    run = getattr(loader, "exec_module", None)
-    if run is None:
-        return
+        def exec_module(module: ModuleType) -> None:
+            run(module)
+            hook = self.hooks.pop(module.__name__, None)
+            if hook is not None:
+                _try(hook, module)
 
-    def exec_module(module: ModuleType) -> None:
-        run(module)
-        _try(hook, module)
-
-    loader.exec_module = exec_module
+        loader.exec_module = exec_module
