@@ -44,6 +44,7 @@ class Site:
     models: Path
     folder: Path
     port: int
+    more: tuple[str, ...] = ()
 
     @property
     def url(self) -> str:
@@ -67,6 +68,7 @@ class Site:
             str(self.vllm / "bin" / "vllm"), "serve", str(self.models / "target"), "--served-model-name", "toy",
             "--host", "127.0.0.1", "--port", str(self.port), "--enforce-eager", "--dtype", "bfloat16",
             "--max-model-len", "1024", "--max-num-seqs", "16", "--seed", "0", "--enable-request-id-headers",
+            *self.more,
         ]  # fmt: skip
 
     def environment(self) -> dict[str, str]:
@@ -240,6 +242,7 @@ def main() -> None:
     parser.add_argument("--sites", default=sites, help="METHOD:K of each server; none:0, the baseline, comes first")
     parser.add_argument("--requests", type=int, default=32)
     parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--more", default="", help="further arguments of `vllm serve`, in one text")
     parser.add_argument("--port", type=int, default=8790)
     options = parser.parse_args()
     vllm, work = options.vllm.absolute(), options.work.absolute()
@@ -254,7 +257,7 @@ def main() -> None:
         folder = work / f"{method}-k{k}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        site = Site(method, int(k), vllm, models, folder, options.port + i)
+        site = Site(method, int(k), vllm, models, folder, options.port + i, tuple(options.more.split()))
         with serving(site):
             before = counters(site)
             responses = drive(site, options.requests, options.clients)
