@@ -3,8 +3,9 @@
     VENV/bin/python -m benchmarks.recorder --models FOLDER     # a real vLLM; models of tests/live/toy_models.py
     python -m benchmarks.recorder                              # the hooks alone, on stubs: microseconds a step
 
-Both kinds of blocks have the same requests, batch and machine; neighbours in time are compared, and the ratio's
-interval is that of the mean of log ratios over pairs of blocks. Off: the hooks are in place and fall through at once.
+Both kinds of blocks have the same requests, batch and machine; neighbours in time are compared: the median over pairs
+of blocks of on / off, with the interval of order statistics (95 %), in wall time and in CPU time of the whole process
+(engine core, worker and writer are threads of it). Off: the hooks are in place and fall through at once.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ BATCH = 8
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recorder", description=__doc__)
     parser.add_argument("--models", type=Path, help="folder with target/, draft/ and prompts.json")
-    parser.add_argument("--waves", type=int, default=4, help="batches of long requests, one after another (default 4)")
+    parser.add_argument("--waves", type=int, default=8, help="batches of long requests, one after another (default 8)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRACELENS_RECORD"] = folder
@@ -36,13 +37,15 @@ def main() -> None:
             hooks_alone()
         else:
             steps = real_steps(options.models, options.waves)
-            told(ratios(steps), len(steps))
+            print(f"{len(steps)} steps of {BATCH} requests, blocks of {BLOCK}")
+            for name, column in (("wall time of a step", 1), ("CPU time of a step", 2)):
+                told(name, ratios([(step[0], step[column]) for step in steps]))
             rows = sum(path.read_text().count('"round"') for path in Path(folder).glob("*.jsonl"))
             print(f"{rows} rounds were written")
 
 
-def real_steps(models: Path, waves: int) -> list[tuple[bool, float]]:
-    """(recorded, seconds) of every full step of a real vLLM whose engine core is in this process."""
+def real_steps(models: Path, waves: int) -> list[tuple[bool, float, float]]:
+    """(recorded, wall seconds, CPU seconds) of every full step of a real vLLM whose engine core is in this process."""
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_HOST_IP": "127.0.0.1", "OMP_NUM_THREADS": "1"}
     from vllm import LLM, SamplingParams  # type: ignore[import-not-found]
@@ -66,13 +69,13 @@ def real_steps(models: Path, waves: int) -> list[tuple[bool, float]]:
             if at % BLOCK == 0:
                 is_on = not is_on
                 Switch.is_on = is_on
-            begun = time.perf_counter()
+            begun, used = time.perf_counter(), time.process_time()
             outputs = engine.step()
-            took = time.perf_counter() - begun
+            took, used = time.perf_counter() - begun, time.process_time() - used
             at += 1
             if len(outputs) < BATCH or any(output.finished for output in outputs):
                 break
-            found.append((is_on, took))
+            found.append((is_on, took, used))
         Switch.is_on = True
         engine.abort_request([f"{wave}-{i}" for i in range(BATCH)])
         while engine.has_unfinished_requests():
@@ -81,23 +84,23 @@ def real_steps(models: Path, waves: int) -> list[tuple[bool, float]]:
 
 
 def ratios(steps: list[tuple[bool, float]]) -> list[float]:
-    """Log of on over off, medians of neighbouring blocks."""
+    """Log of on over off, means of neighbouring blocks."""
     blocks: list[tuple[bool, list[float]]] = []
     for is_on, took in steps:
         if not blocks or blocks[-1][0] != is_on or len(blocks[-1][1]) == BLOCK:
             blocks.append((is_on, []))
         blocks[-1][1].append(took)
-    whole = [(is_on, statistics.median(took)) for is_on, took in blocks if len(took) == BLOCK]
+    whole = [(is_on, statistics.fmean(took)) for is_on, took in blocks if len(took) == BLOCK]
     pairs = zip(whole[::2], whole[1::2], strict=False)
     return [math.log(a[1] / b[1]) if a[0] else math.log(b[1] / a[1]) for a, b in pairs if a[0] != b[0]]
 
 
-def told(logs: list[float], steps: int) -> None:
-    mean, error = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
-    low, high = (math.exp(mean + sign * 1.98 * error) for sign in (-1, 1))
-    print(
-        f"{steps} steps, {len(logs)} pairs of blocks of {BLOCK}: on / off {math.exp(mean):.4f} [{low:.4f}, {high:.4f}]"
-    )
+def told(name: str, logs: list[float]) -> None:
+    """The median and its distribution-free interval."""
+    logs = sorted(logs)
+    out = max(int(len(logs) / 2 - 0.98 * math.sqrt(len(logs))), 0)
+    middle, low, high = (math.exp(x) for x in (statistics.median(logs), logs[out], logs[-1 - out]))
+    print(f"{name}: on / off {middle:.4f} [{low:.4f}, {high:.4f}] over {len(logs)} pairs")
 
 
 def hooks_alone() -> None:
