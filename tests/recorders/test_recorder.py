@@ -364,7 +364,8 @@ def test_an_ended_process_has_written_all(tmp_path: Path) -> None:
 def test_nothing_heavy_is_imported() -> None:
     code = """
         import sys
-        import tracelens.recorders, tracelens.recorders.vllm
+        from tracelens.recorders import DeviceClock, Recorder
+        import tracelens.recorders.vllm.hooks, tracelens.recorders.vllm.stats
         heavy = {"polars", "duckdb", "pyarrow", "numpy", "torch", "vllm", "msgspec", "typer"} & set(sys.modules)
         assert not heavy, heavy
         assert not [m for m in sys.modules if m.startswith("tracelens.") and ".recorders" not in m]

@@ -6,11 +6,10 @@ vLLM makes one of these wherever the package is installed; without `TRACELENS_RE
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tracelens.recorders.settings import from_environment
 from tracelens.recorders.vllm import guard
 
 if TYPE_CHECKING:
@@ -28,12 +27,17 @@ class StatLogger(StatLoggerBase):
     def __init__(self, vllm_config: Any = None, engine_index: Any = 0) -> None:
         self._recorder: Any = None
         self._index = engine_index if isinstance(engine_index, int) else 0
+        if not os.environ.get("TRACELENS_RECORD"):
+            return
         try:
+            from random import Random
+
+            from tracelens.recorders.recorder import Recorder
+            from tracelens.recorders.settings import from_environment
+            from tracelens.recorders.vllm.core import describe
+
             settings = from_environment()
             if settings is not None:
-                from tracelens.recorders.recorder import Recorder
-                from tracelens.recorders.vllm.core import describe
-
                 self._keep, self._random = settings.sample, Random()
                 self._recorder = Recorder(
                     settings.folder, engine="vllm", process="stats", replica=str(self._index), settings=settings,
