@@ -132,6 +132,7 @@ def test_a_detailed_result_with_speculation() -> None:
     assert told == {
         "run_key": 1, "model": "tiny", "draft_model": None, "method": None, "num_speculative_tokens": 3,
         "tensor_parallel": None, "data_parallel": None, "max_num_seqs": None, "role": "speculative",
+        "is_result": True,
     }  # fmt: skip
 
 

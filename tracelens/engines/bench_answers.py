@@ -176,7 +176,9 @@ def assemble(frames: Mapping[str, Sequence[pl.DataFrame]], surface: Surface, con
     )
     drop = ("line", "offset", "stamp", "inner", "stream", "model_id", "end_s", "ts", "baseline")
     kinds = dict.fromkeys(("run_id", "model", "method", "role"), pl.String())
-    about = pl.DataFrame(runs, schema={"run_key": pl.Int64(), **kinds}).with_columns(model=leaf(pl.col("model")))
+    about = pl.DataFrame(runs, schema={"run_key": pl.Int64(), **kinds}).with_columns(
+        model=leaf(pl.col("model")), is_result=True
+    )
     return Tables(requests=requests.drop(drop), runs=about)
 
 

@@ -38,11 +38,12 @@ class Staged:
     first_rejects: list[tuple[int, str]] = field(default_factory=list)
     started_runs: dict[str, list[str]] = field(default_factory=dict)
     note: str | None = None
+    remarks: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The answer of `tracelens ingest`."""
+    """The answer of `tracelens ingest`; `remarks` are of sources that were read, `notes` of those that were not."""
 
     sources: int
     skipped: int
@@ -55,3 +56,4 @@ class Summary:
     examples: tuple[str, ...]
     bytes: int
     seconds: float
+    remarks: tuple[tuple[str, str], ...] = ()

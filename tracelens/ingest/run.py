@@ -320,6 +320,7 @@ class _Tally:
 
     def __init__(self, skipped: Sequence[Skipped]) -> None:
         self.notes: list[tuple[str, str]] = [(s.name, s.reason) for s in skipped]
+        self.remarks: list[tuple[str, str]] = []
         self.sources = 0
         self.rows: Counter[str] = Counter()
         self.surfaces: Counter[str] = Counter()
@@ -335,6 +336,7 @@ class _Tally:
     def take(self, one: Staged) -> None:
         assert one.entry is not None
         self._add(one.entry, 1)
+        self.remarks += [(one.name, remark) for remark in one.remarks]
         self.reasons.update(one.reasons)
         self.examples += [f"{one.name}:{line}: {why}" for line, why in one.first_rejects][
             : max(0, 5 - len(self.examples))
@@ -342,6 +344,7 @@ class _Tally:
 
     def untake(self, entry: Mapping[str, Any], why: str) -> None:
         self._add(entry, -1)
+        self.remarks = [r for r in self.remarks if r[0] != entry["name"]]
         self.skip(entry["name"], why)
 
     def _add(self, entry: Mapping[str, Any], sign: int) -> None:
@@ -358,5 +361,5 @@ class _Tally:
         return Summary(
             self.sources, len(self.notes), {k: v for k, v in self.rows.items() if v}, self.rejects, self.unrecognised,
             {k: v for k, v in sorted(self.surfaces.items()) if v}, dict(self.reasons.most_common()), tuple(self.notes),
-            tuple(self.examples), self.bytes, seconds,
+            tuple(self.examples), self.bytes, seconds, tuple(self.remarks),
         )  # fmt: skip

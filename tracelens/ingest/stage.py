@@ -251,6 +251,7 @@ def _write(
             continue
         made = finish(engine.name, tables, naming, job.columns, labels)
         rejects += made.rejects
+        out.remarks += made.remarks
         if made.started_runs:
             out.started_runs[engine.name] = made.started_runs
         for name, frame in made.tables.items():

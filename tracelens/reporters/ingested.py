@@ -30,7 +30,7 @@ def write_json(summary: Summary, gaps: Sequence[Missing], out: TextIO) -> None:
         "surfaces": dict(summary.surfaces),
         "missing": [dataclasses.asdict(g) for g in gaps],
         "reject_reasons": dict(summary.reasons),
-        "notes": [{"source": name, "note": note} for name, note in summary.notes],
+        "notes": [{"source": name, "note": note} for name, note in (*summary.notes, *summary.remarks)],
     }
     json_.write(document, out)
 
@@ -55,6 +55,10 @@ def write_text(summary: Summary, gaps: Sequence[Missing], lake: Path, out: TextI
             out.write(f"           e.g. {visible(example)}\n")
     if summary.unrecognised and summary.surfaces:
         out.write(f"{summary.unrecognised:,} other lines hold no record of an engine.\n")
+    for name, remark in summary.remarks[:10]:
+        _wrapped(f"{visible(name)}: {remark}", "", out)
+    if len(summary.remarks) > 10:
+        out.write(f"and {len(summary.remarks) - 10} more files of that kind\n")
     for name, note in summary.notes[:10]:
         out.write(f"skipped {visible(name)}: {visible(note)}\n")
     if len(summary.notes) > 10:

@@ -125,7 +125,7 @@ def assemble(frames: Mapping[str, pl.DataFrame], context: Context) -> Tables:
         tables.rejects.append(Reject(line, "a result that is in this source already", surface))
     results = results.filter(first).with_row_index("run_key", 1).with_columns(pl.col("run_key").cast(pl.Int64))
     results = results.with_columns(context.resolve(results.select("stamp", "inner")))
-    tables.runs = results.select("run_key", "run_id", *_RUN)
+    tables.runs = results.select("run_key", "run_id", *_RUN, is_result=True)
     tables.windows = results.select(
         "run_key", "surface", "ts_basis", "window_us", "num_speculative_tokens", "num_draft_nodes", "rounds",
         "plain_steps", "drafted", "accepted", "emitted", "step_us", "round_us", "rounds_timed", "time_basis", "running",

@@ -118,7 +118,9 @@ def assemble(frames: Mapping[str, pl.DataFrame], context: Context) -> Tables:
     results = results.with_columns(context.resolve(results.select("stamp", "inner")), model=leaf(pl.col("model")))
     # No start is told, only an end: a run that knew its start would keep other records of its folder from finding the
     # one server that was started there.
-    tables.runs = results.select("run_key", "run_id", *_RUN).with_columns(draft_model=leaf(pl.col("draft_model")))
+    tables.runs = results.select("run_key", "run_id", *_RUN, is_result=True).with_columns(
+        draft_model=leaf(pl.col("draft_model"))
+    )
     start = pl.col("ts") - pl.duration(microseconds="window_us")
     shared = ("run_key", "task_type", "temperature", "top_p")
     counted = pl.col("accepted").is_not_null() | pl.col("generated_tokens").is_not_null()
