@@ -1,8 +1,11 @@
 """Results of SGLang's benchmarks: bench_serving, bench_speculative and one_batch_server, one JSON object a run.
 
 None of them counts acceptance itself: `accept_length` and `acc_length` are the mean since the server was started, of
-one of its schedulers, with the warm-up in it. Rounds are the run's own tokens over that mean, so they are estimated,
-and as wrong as earlier traffic differed. Times are the client's:
+one of its schedulers, with the warm-up in it. It is (accepted + rounds) / rounds before anything is cut at the end of
+a request, so tokens verified a round, not tokens committed. Rounds are the run's own tokens over that mean, so they are
+estimated: too few by what was cut (2 % at 64 tokens a request), and as wrong as earlier traffic differed. Accepted
+tokens go by the same rounds, so that the mean itself comes back; what the rounds committed is not told, and null. Time
+a round is too long by the share that rounds are too few, and time a token right again. Times are the client's:
 
 * bench_serving: TPOT is (latency - TTFT) / (tokens - 1). Its mean over requests is not taken, but the sums behind the
   means: completed x (mean latency - mean TTFT) is the decode time of all requests. `--output-details` lists requests;
@@ -235,7 +238,7 @@ def _counts(made: int, length: float | None, told: Mapping[str, Any]) -> dict[st
         rounds = round(made / length)
         k = told["num_speculative_tokens"]
         drafted = None if k is None or made - rounds > rounds * k else rounds * k
-        out |= {"rounds": rounds, "accepted": made - rounds, "drafted": drafted, "emitted": made}
+        out |= {"rounds": rounds, "accepted": made - rounds, "drafted": drafted}
         out["counts_basis"] = "estimated"
     return out
 
