@@ -7,8 +7,8 @@ estimated: too few by what was cut (2 % at 64 tokens a request), and as wrong as
 tokens go by the same rounds, so that the mean itself comes back; what the rounds committed is not told, and null. Time
 a round is too long by the share that rounds are too few, and time a token right again. Times are the client's:
 
-* bench_serving: TPOT is (latency - TTFT) / (tokens - 1). Its mean over requests is not taken, but the sums behind the
-  means: completed x (mean latency - mean TTFT) is the decode time of all requests. `--output-details` lists requests;
+* bench_serving: TPOT is (latency - TTFT) / (tokens - 1). Its mean over requests is taken only without the sums behind
+  the means: completed x (mean latency - mean TTFT) is the decode time of all requests. `--output-details` lists them;
   the gaps in `itls` add up to a request's decode time, whether a backend divides them by the tokens of a chunk or not.
 * bench_speculative (scripts/playground): a row is a configuration, steps = 0 the one without speculation. `step_time`
   is the 20th percentile of the mean steps of decode intervals (on purpose: the undisturbed ones), `completion_tokens`
@@ -25,6 +25,7 @@ from typing import Any
 
 import polars as pl
 
+from tracelens.engines import bench_means
 from tracelens.engines.base import Context, JsonRecord, Parsed, Reject, Surface, Tables
 from tracelens.engines.sglang import info, runs
 from tracelens.engines.sglang.bench_requests import REQUEST, request_frame, requests
@@ -84,6 +85,7 @@ _RESULT: dict[str, Any] = {
     "plain_steps": pl.Int64, "drafted": pl.Int64, "accepted": pl.Int64, "emitted": pl.Int64, "step_us": pl.Int64,
     "round_us": pl.Int64, "rounds_timed": pl.Int64, "time_basis": pl.String, "running": pl.Int64,
     "generated_tokens": pl.Int64, "prompt_tokens": pl.Int64, "counts_basis": pl.String,
+    **bench_means.COLUMNS,
 }  # fmt: skip
 
 
@@ -138,8 +140,14 @@ def assemble(frames: Mapping[str, pl.DataFrame], context: Context) -> Tables:
         ts_end="ts",
         rounds_basis=pl.when(pl.col("rounds").is_not_null()).then("counts_basis"),
     )  # fmt: skip
+    # Where requests are listed, their means are theirs.
+    listed = frames[REQUEST]["line"].unique().to_list() if REQUEST in frames else []
+    of_all = results.filter(~pl.col("line").is_in(listed)).with_columns(ts_basis=pl.lit("none"))
+    parts = [bench_means.requests(of_all, context.source_id, "run_key", "ts_basis")]
     if REQUEST in frames:
-        tables.requests = requests(frames[REQUEST], results.select("run_key", "line", "ts_basis"), context.source_id)
+        parts.append(requests(frames[REQUEST], results.select("run_key", "line", "ts_basis"), context.source_id))
+    found = pl.concat([p for p in parts if p.height] or parts[:1], how="diagonal")
+    tables.requests = found if found.height else None
     return tables
 
 
@@ -163,7 +171,7 @@ def _serving(result: Object) -> dict[str, Any]:
     if latency is not None and ttft is not None and latency >= ttft > 0 and steps:
         spent = round(completed * (latency - ttft) * 1e3)
         row |= {"round_us": spent, "rounds_timed": steps, "time_basis": "sum"}
-    return row
+    return row | bench_means.told(result, completed, made, "mean_e2e_latency_ms")
 
 
 def _speculative(result: Object) -> dict[str, Any]:
