@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tracelens.analysis.results import Missing
 from tracelens.engines.base import Context, Engine, Tables
 from tracelens.ingest import advice
+from tracelens.ingest.holdings import Held, held_by
 from tracelens.ingest.options import IngestOptions
 from tracelens.ingest.read import read
 from tracelens.lake.schema import DAY_OF
@@ -40,12 +41,16 @@ class Inspected:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A surface that was found: what it is, which versions write it, and what it gives of `advice.FIGURES`."""
+    """A surface that was found: what it is, which versions write it, and what these records of it give.
+
+    `gives` and `lacks` are all of `advice.FIGURES`; `unfilled` those of `lacks` that other records of its kind hold.
+    """
 
     title: str
     versions: str
     gives: tuple[str, ...]
     lacks: tuple[str, ...]
+    unfilled: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +74,27 @@ def inspect(paths: Sequence[str], options: IngestOptions) -> Inspection:
 
     engines = load(options.engine)
     files, skipped = discover(paths)
-    sources = tuple(_inspect(f, engines, options) for f in files)
+    held: dict[str, Held] = {e.name: Held() for e in engines}
+    sources = tuple(_inspect(f, engines, options, held) for f in files)
     found = {s for one in sources for s in one.surfaces}
     return Inspection(
         sources,
         tuple((s.name, s.reason) for s in skipped),
         {
-            s.name: Known(s.title, s.versions, *advice.of_surface(s))
+            s.name: Known(s.title, s.versions, *advice.of_surface(s, held[e.name]))
             for e in engines
             for s in e.surfaces
             if s.name in found
         },
-        tuple(advice.allowed(engines, found)),
-        tuple(advice.missing(engines, found)),
+        tuple(advice.allowed(engines, found, held)),
+        tuple(advice.missing(engines, found, held)),
     )
 
 
-def _inspect(file: SourceFile, engines: Sequence[Engine], options: IngestOptions) -> Inspected:
+def _inspect(
+    file: SourceFile, engines: Sequence[Engine], options: IngestOptions, held: Mapping[str, Held]
+) -> Inspected:
+    """One source; what its rows hold is added to `held`, by engine."""
     reading = read(file, engines)
     context = Context("inspect", lambda f: resolve(f, tz=options.tz, year=options.year, mtime=file.mtime))
     surfaces: dict[str, int] = {}
@@ -102,6 +111,7 @@ def _inspect(file: SourceFile, engines: Sequence[Engine], options: IngestOptions
             surfaces[surface] = surfaces.get(surface, 0) + sum(f.height for f in frames)
         made = engine.assemble(parsed.frames, context)
         rejects += len(made.rejects)
+        held[engine.name].add(held_by(made))
         versions |= _values(made.runs, "engine_version")
         models |= _values(made.runs, "model") | _values(made.requests, "model")
         stamps += _range(made)

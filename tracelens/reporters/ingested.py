@@ -141,9 +141,10 @@ def inspection_text(found: Inspection, out: TextIO) -> None:
     if found.titles:
         out.write("What these records are, and what each gives by itself:\n")
     for surface, known in found.titles.items():
-        # A surface that gives nothing by itself describes what others count: the start of a server, a request's id.
-        gives = f"gives {', '.join(known.gives)}" if known.gives else "context only"
-        lacks = f"not {', '.join(known.lacks)}" if known.gives and known.lacks else ""
+        # A surface that can give nothing by itself describes what others count: a server's start, a request's id.
+        none = "gives nothing with what these records hold" if known.unfilled else "context only"
+        gives = f"gives {', '.join(known.gives)}" if known.gives else none
+        lacks = f"not {', '.join(known.lacks)}" if (known.gives or known.unfilled) and known.lacks else ""
         _wrapped(f"{surface}: {known.title}; {known.versions}", "  ", out)
         for text in filter(None, (gives, lacks)):
             _wrapped(text, "      ", out)

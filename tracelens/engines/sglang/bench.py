@@ -38,7 +38,7 @@ SURFACES: tuple[Surface, ...] = (
         SERVING,
         "bench_serving (a run; its accept length is the server's since its start)",
         "0.5.8-0.5.23",
-        _GIVES,
+        (*_GIVES, "tpot_ms"),
         "python -m sglang.bench_serving --output-file FILE",
     ),
     Surface(
