@@ -110,8 +110,12 @@ class GuideLLM:
             return Tables()
         found = whole_frames[REQUEST].with_columns(model=leaf(pl.col("model")))
         found = found.with_columns(run_key=pl.col("run_id").rank("dense").cast(pl.Int64))
+        # Only vLLM says that of a request; without it nothing tells which engine was measured.
+        said = pl.any_horizontal(pl.col("accepted", "drafted", "rounds").is_not_null()).any()
         runs = found.group_by("run_key", maintain_order=True).agg(
-            pl.col("run_id", "config").first(), pl.col("model").drop_nulls().first()
+            pl.col("run_id", "config").first(),
+            pl.col("model").drop_nulls().first(),
+            engine_flavour=pl.when(said).then(pl.lit("vllm")),
         )
         requests = _canonical(found, context)
         shared = (
