@@ -188,10 +188,20 @@ def needs(name: str, **columns: Any) -> set[str]:
         ("requests", {"output_tokens": 1, "decode_us": 0, "temperature": 0.0}, {"temperature"}),
         ("requests", {"output_tokens": 2, "decode_us": 9}, {"tpot"}),
         ("requests", {"tpot_us": 9.0}, {"tpot"}),
+        ("requests", {"tpot_us": 9.0, "error": True}, set()),
     ],
 )  # fmt: skip
 def test_needs_of_a_row(name: str, columns: dict[str, Any], held: set[str]) -> None:
     assert needs(name, **columns) == held
+
+
+def test_few_rows_of_one_length_are_no_fair_sample() -> None:
+    """n-gram drafts are of several lengths, and some window has rounds of one by chance."""
+    rows = {"drafted": [4, 21], "rounds": [2, 8], "accepted": [2, 4], "accepted_per_pos": [[2, 0], [3, 1]]}
+    held = held_by(Tables(windows=pl.DataFrame({"surface": ["s", "s"], **rows})))
+    assert held.of("s") == {"counts", "drafted", "rounds"}
+    most = pl.DataFrame({"surface": ["s", "s"], **rows | {"drafted": [3, 16]}})
+    assert "draft_lengths" in held_by(Tables(windows=most)).of("s")
 
 
 def test_no_row_holds_nothing() -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tracelens.engines.base import Tables
 
 NOTHING_DRAFTED = "nothing_drafted"
+LEAST_FIXED = 0.8  # as in views.sql
 
 
 @dataclass(slots=True)
@@ -57,6 +58,7 @@ def _add(found: Held, name: str, frame: pl.DataFrame) -> None:
     full = frame.with_columns(pl.lit(None, t).alias(c) for c, t in types.items() if c not in frame.columns)
     told = full.group_by("surface").agg(
         **{need: rule.fill_null(False).any() for need, rule in _rules(name)},
+        **({"draft_lengths": _tells_lengths(name)} if name != "rounds" else {}),
         # What is no need, but the reason for one that is not met.
         _plain=_is_plain(name).fill_null(False).any(),
     )
@@ -95,14 +97,24 @@ def _rules(name: str) -> Iterator[tuple[str, pl.Expr]]:
         yield "emitted", known("emitted")
         yield "requests", counts & known("request_id")
         return
-    lengths = pl.col("accepted_per_pos" if name == "windows" else "accepted_hist")
-    size = lengths.list.len().cast(pl.Int64) - (0 if name == "windows" else 1)
-    # Lengths are told from a list where every round drafted as many tokens.
-    k = pl.coalesce(pl.col("num_speculative_tokens").cast(pl.Int64), size)
-    yield "draft_lengths", drafts & (size >= k) & (pl.col("drafted") == pl.col("rounds") * k)
     yield "rounds", counts & (pl.col("rounds") > 0)
     yield "emitted", counts & (pl.col("rounds") > 0) & known("emitted")
     if name == "requests":
         yield "requests", counts
-        several = pl.col("output_tokens") > 1
-        yield "tpot", (known("decode_us") & several) | known("tpot_us")
+        several, failed = pl.col("output_tokens") > 1, pl.col("error").fill_null(False)
+        yield "tpot", ((known("decode_us") & several) | known("tpot_us")) & ~failed
+
+
+def _tells_lengths(name: str) -> pl.Expr:
+    """Whether rows list lengths whose rounds all drafted as many tokens, and these are most of the rounds.
+
+    Where most rows have drafts of several lengths, the few that have not are no fair sample (`views.sql`, `loose`).
+    """
+    import polars as pl
+
+    lengths = pl.col("accepted_per_pos" if name == "windows" else "accepted_hist")
+    size = lengths.list.len().cast(pl.Int64) - (0 if name == "windows" else 1)
+    k = pl.coalesce(pl.col("num_speculative_tokens").cast(pl.Int64), size)
+    tells = (pl.col("drafted") > 0) & (size >= k) & (pl.col("drafted") == pl.col("rounds") * k)
+    told = pl.col("rounds").filter(tells.fill_null(False)).sum()
+    return (told > 0) & (told >= LEAST_FIXED * pl.col("rounds").sum())
