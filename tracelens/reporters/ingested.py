@@ -122,10 +122,10 @@ def inspection_text(found: Inspection, out: TextIO) -> None:
     """One paragraph a source, then what the files allow together."""
     for one in found.sources:
         how = [w for w in (one.compression, one.encoding, *one.envelopes) if w not in ("none", "utf-8")]
-        what = visible(one.note or f"{one.lines:,} lines")
+        what = visible(one.note or one.size)
         out.write(f"{visible(one.name)}: {what}{' (' + ', '.join(how) + ')' if how else ''}\n")
         for surface, n in one.surfaces.items():
-            out.write(f"  {surface:<24} {n:>12,} records\n")
+            out.write(f"  {surface:<24} {n:>12,} record{'' if n == 1 else 's'}\n")
         told = [
             f"version {', '.join(one.versions)}" if one.versions else "",
             f"model {', '.join(one.models[:4])}" if one.models else "",
@@ -133,7 +133,7 @@ def inspection_text(found: Inspection, out: TextIO) -> None:
         if one.first and one.last:
             told.append(f"{one.first:%Y-%m-%d %H:%M:%S} to {one.last:%Y-%m-%d %H:%M:%S} UTC")
         if one.rejects:
-            told.append(f"{one.rejects:,} records can't be read")
+            told.append(f"{one.rejects:,} record{'' if one.rejects == 1 else 's'} can't be read")
         if any(told):
             out.write(f"  {visible('; '.join(t for t in told if t))}\n")
     for name, note in found.skipped:
