@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from ingest_logs import interval, jsonl, log, response
+from ingest_logs import interval, jsonl, log, response, run
 
 from tracelens.engines import load
 from tracelens.engines.base import Tables
@@ -150,6 +150,22 @@ def test_several_files_give_together_what_one_of_them_holds(tmp_path: Path) -> N
     (tmp_path / "b.jsonl").write_text(jsonl(bare(id="b")))
     found = look([str(tmp_path)], IngestOptions())
     assert set(COUNTED) <= set(found.allowed)
+
+
+def test_an_ingest_knows_what_it_wrote(tmp_path: Path) -> None:
+    """With what `--set` brought; rows of the fast road were not looked at, and are not judged."""
+    (tmp_path / "a.jsonl").write_text(jsonl(bare()))
+    summary = run(tmp_path / "lake", tmp_path / "a.jsonl", sets={"temperature": "0.5"})
+    assert summary.held["vllm"].of("vllm.response") == {"tpot", "temperature"}
+    told = {m.figure for m in advice.missing(load(), summary.surfaces, summary.held)}
+    assert "draft_accept_ratio" in told
+    assert not told & {"tpot_ms", "temperature"}
+    one = {"record": "round", "run_id": "a", "request_id": "r", "drafted": 3, "accepted": 1, "emitted": 2}
+    (tmp_path / "b.jsonl").write_text(jsonl(*(one | {"round_index": i} for i in range(20_000))))
+    summary = run(tmp_path / "lake", tmp_path / "b.jsonl")
+    assert summary.rows["rounds"] == 20_000
+    assert "generic" not in summary.held
+    assert "temperature" not in {m.figure for m in advice.missing(load(), summary.surfaces, summary.held)}
 
 
 # -- columns to needs -----------------------------------------------------------------------------------------

@@ -33,14 +33,15 @@ def missing(engines: Sequence[Engine], found: Iterable[str], held: Mapping[str, 
     Args:
         engines: the readers.
         found: names of recognised surfaces.
-        held: by engine what its rows hold; then also the figures that a surface can give and these rows do not hold.
+        held: by engine what its rows hold, where that is known; then also the figures that a surface can give and
+            these rows do not hold.
     """
     names = set(found)
     out: list[Missing] = []
     present = [(e, seen) for e in engines if (seen := [s for s in e.surfaces if s.name in names])]
     for engine, seen in present:
         for figure, synonyms in FIGURES.items():
-            rows = None if held is None else held.get(engine.name, Held())
+            rows = None if held is None else held.get(engine.name)
             givers = [s for s in seen if _give([s], synonyms)]
             if any(rows is None or _holds(rows.of(s.name), figure) for s in givers):
                 continue
@@ -88,7 +89,7 @@ def _unfilled(engine: Engine, surface: Surface, figure: str, held: Held) -> Miss
     both = f"{own}; or {known}" if need in _COUNTS else known
     # Where the engine has no switch of its own for it, what makes the surface says how to have it whole.
     switch = own if known == switch_on(need, [""]) else both
-    return Missing(figure, f"{surface.title} can hold it, these records do not", switch)
+    return Missing(figure, f"records of {surface.name} can hold it, these do not", switch)
 
 
 def _give(surfaces: Iterable[Surface], synonyms: Sequence[str]) -> bool:
