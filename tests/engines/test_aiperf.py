@@ -206,6 +206,8 @@ def test_llama_cpp_has_totals_only(tmp_path: Path, engine: str) -> None:
     assert reasons(rejects) == ["acceptance by length is made of totals (llama.cpp reports no more): not used"]
     # What it calls steps has the prefill's token in it: no rounds either.
     assert shown(tables.requests, *COUNTS) == [(None, 200, 70, 119, None, None, None)]
+    # Its name is that of the lake, however the adapter spells it.
+    assert shown(tables.runs, "engine_flavour") == [("llama.cpp",)]
 
 
 def test_flat_histograms_are_refused_whoever_sent_them(tmp_path: Path) -> None:

@@ -30,8 +30,11 @@ class Source:
     progress: Callable[[int], None] | None
 
 
-def reader_of(head: bytes) -> Callable[[Source], None] | None:
-    """How a source that begins with these bytes is read; None where it is made of log lines or JSON records."""
+def reader_of(head: bytes) -> Callable[[Source], int | None] | None:
+    """How a source that begins with these bytes is read; None where it is made of log lines or JSON records.
+
+    The reader gives the number of events, of a source that is made of them.
+    """
     if chrome_trace.looks(head):
         return _trace
     if exposition.looks(head):
@@ -69,7 +72,7 @@ def unfold(
     return rest
 
 
-def _exposition(source: Source) -> None:
+def _exposition(source: Source) -> int | None:
     scrapes = exposition.Scrapes(_prefixes(source.engines))
     for block in source.stream.blocks(source.pieces):
         if source.progress is not None:
@@ -77,18 +80,20 @@ def _exposition(source: Source) -> None:
         _offer_samples(scrapes.feed(block), source.engines, source.parsed)
     _offer_samples(scrapes.finish(), source.engines, source.parsed)
     source.rejects.extend(scrapes.problems)
+    return None
 
 
-def _series(source: Source) -> None:
+def _series(source: Source) -> int | None:
     series = metric_json.Series(_prefixes(source.engines))
     for piece in _counted(source):
         _offer_samples(series.feed(piece), source.engines, source.parsed)
     series.finish()
     source.stream.end()
     source.rejects.extend(series.problems)
+    return None
 
 
-def _trace(source: Source) -> None:
+def _trace(source: Source) -> int | None:
     readers = [(e.name, e) for e in source.engines if isinstance(e, TraceReader)]
     marks = list(dict.fromkeys(mark for _, e in readers for mark in e.trace_marks))
     launchers = [mark for _, e in readers for mark in e.launch_marks]
@@ -100,12 +105,14 @@ def _trace(source: Source) -> None:
     about = replace(trace.about, file=source.stream.source.name)
     for name, reader in readers:
         source.parsed[name].merge(reader.trace(trace.events, about))
+    return trace.count
 
 
-def _protobuf(source: Source) -> None:
+def _protobuf(source: Source) -> int | None:
     for found in spans.of_protobuf(_counted(source), source.rejects):
         _offer_spans(found, source.engines, source.parsed)
     source.stream.end()
+    return None
 
 
 def _counted(source: Source) -> Iterator[bytes]:
