@@ -18,7 +18,7 @@ from tracelens.cli import run
 from tracelens.model.intervals import RatioSums, share_interval
 
 SAMPLES = Path(__file__).parents[2] / "samples"
-#: docs/calibration.md has 400; 100 are told by a minute of one core, and find out an interval that is a tenth too narrow.
+#: docs/calibration.md has 400 seeds; 100 take a minute of one core.
 SEEDS = range(int(os.environ.get("TRACELENS_SEEDS", "100")))
 
 
@@ -43,7 +43,7 @@ def test_intervals_cover_what_was_planted(answers: tuple[planted.ByTask, planted
     shares = planted.shares(*answers)
     pooled = {name: by_figure(shares, name) for name in planted.FIGURES}
     assert {name: share for name, share in pooled.items() if not 0.92 <= share <= 0.98} == {}
-    assert {cell: share for cell, share in shares.items() if not 0.88 <= share} == {}
+    assert {cell: share for cell, share in shares.items() if share < 0.88} == {}
 
 
 def test_terms_of_the_gap_cover_what_was_planted(answers: tuple[planted.ByTask, planted.ByTask]) -> None:
