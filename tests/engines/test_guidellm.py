@@ -101,7 +101,7 @@ def test_acceptance_tells_the_engine_of_its_benchmark(tmp_path: Path) -> None:
     """Only vLLM answers with it; the other benchmark tells none."""
     text = report(benchmark(0, None, None, new(said=SAID)), benchmark(1, None, None, new()))
     runs = ingest(tmp_path, text, "guidellm")[0].runs
-    assert sorted(shown(runs, "engine_flavour"), key=str) == [("vllm",), (None,)]
+    assert sorted(shown(runs, "engine")) == [("guidellm",), ("vllm",)]
 
 
 def test_acceptance_that_contradicts_itself_leaves_the_request(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ class AIPerf:
         if RUN in found:
             tables.windows = _sums(found[RUN])
         tables.runs = _about(found)
-        return tables
+        return rows.of_server(tables, self.name)
 
 
 def _kind(value: Object) -> str | None:

@@ -128,12 +128,13 @@ class GuideLLM:
             "ts_basis", "surface", "ts_end",
         )  # fmt: skip
         rounds = acceptance.rounds_of(requests, shared)
-        return Tables(
+        tables = Tables(
             requests=requests.drop("step_drafted", "step_accepted", "step_emitted"),
             # A report gives no time a round: its day is its request's.
             rounds=None if rounds is None else rounds.rename({"ts_end": "ts"}),
             runs=runs.sort("run_key"),
         )
+        return rows.of_server(tables, self.name)
 
 
 def _is_benchmark(value: Any) -> bool:
