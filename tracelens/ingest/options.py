@@ -55,3 +55,4 @@ class Summary:
     examples: tuple[str, ...]
     bytes: int
     seconds: float
+    copies: tuple[tuple[str, str], ...] = ()  # sources that were taken, and which of their records another one holds

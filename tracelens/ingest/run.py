@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tracelens.engines.base import Engine
-from tracelens.ingest import signals
+from tracelens.ingest import copies, signals
 from tracelens.ingest.labels import Labels, read_labels, read_rules
 from tracelens.ingest.options import IngestOptions, Staged, Summary
 from tracelens.ingest.rows import parse_sets
@@ -270,8 +270,13 @@ def _commit(
             tally.take(one)
         _drop_beginnings(txn, rows, tally)
         if amend is not None:
-            left = ledger.Ledger(tuple(e for e in known.entries if e.source_id not in replaced))
-            replaced |= {e.source_id: e for e in amend(txn, list(rows.values()), left)}
+            kept = ledger.Ledger(tuple(e for e in known.entries if e.source_id not in replaced))
+            replaced |= {e.source_id: e for e in amend(txn, list(rows.values()), kept)}
+        left = tuple(e for e in known.entries if e.source_id not in replaced)
+        for source, same in copies.find(txn.store.root, txn.folder, list(rows.values()), left).items():
+            entry = next(r for r in rows.values() if r["source_id"] == source)
+            entry["same_as"] = same
+            tally.copied(entry, {e.source_id: e.name for e in left} | {r["source_id"]: r["name"] for r in rows.values()})
         delete: list[str] = []
         if replaced:
             delete += ledger.files_of(txn.store.root, tuple(replaced))
@@ -315,11 +320,18 @@ def _drop(txn: Transaction, files: Sequence[str]) -> None:
         (txn.folder / name).unlink(missing_ok=True)
 
 
+def _few(lines: str) -> str:
+    """Ranges of lines, the first of many."""
+    ranges = lines.split(",")
+    return ", ".join(ranges[:3]) + (f" and {len(ranges) - 3:,} more places" if len(ranges) > 3 else "")
+
+
 class _Tally:
     """The summary as it grows."""
 
     def __init__(self, skipped: Sequence[Skipped]) -> None:
         self.notes: list[tuple[str, str]] = [(s.name, s.reason) for s in skipped]
+        self.copies: list[tuple[str, str]] = []
         self.sources = 0
         self.rows: Counter[str] = Counter()
         self.surfaces: Counter[str] = Counter()
@@ -340,6 +352,11 @@ class _Tally:
             : max(0, 5 - len(self.examples))
         ]
 
+    def copied(self, entry: Mapping[str, Any], names: Mapping[str, str]) -> None:
+        """A source that was taken, and whose records are in part another one's."""
+        for other, lines in entry["same_as"].items():
+            self.copies.append((entry["name"], f"lines {_few(lines)} hold records of {names[other]}: counted once"))
+
     def untake(self, entry: Mapping[str, Any], why: str) -> None:
         self._add(entry, -1)
         self.skip(entry["name"], why)
@@ -358,5 +375,5 @@ class _Tally:
         return Summary(
             self.sources, len(self.notes), {k: v for k, v in self.rows.items() if v}, self.rejects, self.unrecognised,
             {k: v for k, v in sorted(self.surfaces.items()) if v}, dict(self.reasons.most_common()), tuple(self.notes),
-            tuple(self.examples), self.bytes, seconds,
+            tuple(self.examples), self.bytes, seconds, tuple(self.copies),
         )  # fmt: skip

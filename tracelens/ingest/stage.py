@@ -324,6 +324,8 @@ def _entry(
         "schema_version": SCHEMA_VERSION,
         "also_named": [],
         "replaces": [],
+        "text_sha256": None,
+        "same_as": None,
         # Not columns of the ledger; taken off before it is written.
         "_prefixes": reading.prefixes,
         "_files": sorted(p.relative_to(job.staging).as_posix() for p in job.staging.rglob(f"{source_id}-*.parquet")),

@@ -15,7 +15,7 @@ from tracelens.lake import journal
 from tracelens.lake.schema import SCHEMA_VERSION, TABLES, table
 from tracelens.lake.snapshot import reading
 
-_WANTED = ["source_id", "name", "sha256", "bytes", "schema_version"]
+_WANTED = ["source_id", "name", "sha256", "bytes", "schema_version", "text_sha256", "surfaces", "same_as"]
 _HOLD_ROWS = tuple(name for name in TABLES if name != "sources")
 _TRIES = 20
 _PAUSE = 0.05
@@ -30,6 +30,9 @@ class Entry:
     sha256: str
     bytes: int
     file: str
+    text_sha256: str | None = None  # where the text is not what the file holds
+    surfaces: frozenset[str] = frozenset()
+    same_as: frozenset[str] = frozenset()  # sources whose records some of its own are
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,13 @@ def read(root: Path) -> Ledger:
     version = max((row["schema_version"] or 0 for _, row in rows), default=0)
     if version > SCHEMA_VERSION:
         raise InputError(f"the lake at {root} was written by a newer tracelens (schema {version}): upgrade tracelens")
-    return Ledger(tuple(Entry(r["source_id"], r["name"] or "", r["sha256"], r["bytes"] or 0, name) for name, r in rows))
+    return Ledger(tuple(_entry(name, row) for name, row in rows))
+
+
+def _entry(file: str, row: Mapping[str, Any]) -> Entry:
+    surfaces, same = (frozenset(k for k, _ in row.get(c) or ()) for c in ("surfaces", "same_as"))
+    size, text = row["bytes"] or 0, row.get("text_sha256")
+    return Entry(row["source_id"], row["name"] or "", row["sha256"], size, file, text, surfaces, same)
 
 
 def rows_of(root: Path, table: str, columns: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
@@ -82,7 +91,9 @@ def _rows(path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        found: list[dict[str, Any]] = pq.read_table(path, columns=list(columns)).to_pylist()
+        with pq.ParquetFile(path) as file:  # an older version's has fewer columns
+            known = [c for c in columns if c in file.schema_arrow.names]
+            found: list[dict[str, Any]] = file.read(columns=known).to_pylist()
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, KeyError) as error:
@@ -106,7 +117,8 @@ def write(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     import pyarrow.parquet as pq
 
     schema = table("sources").arrow_schema()
-    data = [{**r, "surfaces": list(r["surfaces"].items()), "rows": list(r["rows"].items())} for r in rows]
+    maps = ("surfaces", "rows", "same_as")
+    data = [{**r, **{m: list(r[m].items()) for m in maps if r.get(m) is not None}} for r in rows]
     pq.write_table(pa.Table.from_pylist(data, schema=schema), path, compression="zstd")
 
 
@@ -116,7 +128,11 @@ def row_of(root: Path, entry: Entry) -> dict[str, Any]:
 
     rows = pq.ParquetFile(journal.live(root, ("sources",))[entry.file]).read().to_pylist()
     found = next(row for row in rows if row["source_id"] == entry.source_id)
-    return {**found, "surfaces": dict(found["surfaces"] or ()), "rows": dict(found["rows"] or ())}
+    same = found.get("same_as")
+    return {
+        **found, "surfaces": dict(found["surfaces"] or ()), "rows": dict(found["rows"] or ()),
+        "same_as": None if same is None else dict(same),
+    }  # fmt: skip
 
 
 def rewrite_without(root: Path, file: str, source_ids: Sequence[str], path: Path) -> bool:
