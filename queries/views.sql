@@ -133,7 +133,8 @@ create or replace macro counts(possible) as coalesce(getvariable('all_possible')
 create or replace view sources as
 from read_parquet(lake_files('sources'), union_by_name = true)
 union all by name
-select null::varchar as text_sha256, null::map(varchar, varchar) as same_as where false;
+select null::varchar as text_sha256, null::map(varchar, varchar) as same_as,
+       null::map(varchar, varchar) as prefixes where false;
 
 -- Lines of a source whose records another source of this lake holds, too (logs that overlap, a log in two wrappings, two
 -- gateways): `same_as` of the ledger, as long as that other source is there. They count once, as the other's.

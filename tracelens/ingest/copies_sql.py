@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -47,6 +47,12 @@ _COUNTS = (
     "engine, surface, replica, prompt_tokens, output_tokens, rounds, drafted, accepted, emitted, accepted_hist, error"
 )
 _SPENT = "coalesce(decode_us, e2e_us, ttft_us, tpot_us::bigint)"
+# A line about drafts has its load from the line before it: the first of a copy may lack it.
+_LOAD = ", ".join(f"case when drafted is null then {c} end" for c in ("running", "waiting", "kv_cache_usage"))
+_WINDOW = (
+    "engine, surface, process, coalesce(drafted, rounds, plain_steps), accepted, v0_matched, preemptions,"
+    f" draft_ms_per_token, {_LOAD}, {_TIMES}"
+)
 
 # Left out: what a row takes from its run or from options, and what is derived from rows around it (a copy may begin
 # behind them): the number of a round in its request, a window's start, the rounds that a configured K tells.
@@ -60,13 +66,11 @@ _IDENTITY = {
     ),
     "windows": _Identity(
         at="ts_end",
-        values="engine, surface, replica, process, coalesce(drafted, rounds, plain_steps), accepted, running, waiting,"
-        f" kv_cache_usage, v0_matched, preemptions, draft_ms_per_token, {_TIMES}",
+        values=_WINDOW,
         eligible="ts_end is not null",
         strong=f"drafted >= {LEAST_DRAFTED} or greatest({_TIMES}) > 0 or generated_tokens >= {LEAST_DRAFTED}",
         named="false",
-        near="engine, surface, replica, process, coalesce(drafted, rounds, plain_steps), accepted, running, waiting,"
-        f" kv_cache_usage, v0_matched, preemptions, draft_ms_per_token, {_TIMES}",
+        near=_WINDOW,
         apart=2,
     ),
     "requests": _Identity(
@@ -82,7 +86,11 @@ _IDENTITY = {
 
 
 def same(
-    con: duckdb.DuckDBPyConnection, table: str, files: Sequence[str], pairs: Sequence[tuple[str, str]]
+    con: duckdb.DuckDBPyConnection,
+    table: str,
+    files: Sequence[str],
+    pairs: Sequence[tuple[str, str]],
+    begun: Collection[tuple[str, str]] = (),
 ) -> list[tuple[str, str, int]]:
     """Lines that hold records of an earlier source.
 
@@ -91,45 +99,57 @@ def same(
         table: rounds, windows or requests.
         files: the Parquet files of all sources in `pairs`.
         pairs: sources to compare: the later one, the earlier one.
+        begun: those of them that begin with the same text; there the same record in the same line needs no stamp.
 
     Returns:
         Source, earlier source, line of the first.
     """
     identity = _IDENTITY[table]
-    con.execute("create or replace temp table pairs as select unnest($1) as source, unnest($2) as other",
-                [[p[0] for p in pairs], [p[1] for p in pairs]])  # fmt: skip
+    con.execute(
+        "create or replace temp table pairs as select unnest($1) as source, unnest($2) as other, unnest($3) as begun",
+        [[p[0] for p in pairs], [p[1] for p in pairs], [p in begun for p in pairs]],
+    )
     near = f"hash({identity.near})" if identity.near else "null::ubigint"
     con.execute(
-        f"create or replace temp table marked as select source_id, source_line, surface, run_id, {identity.at} as stamp,"
-        f" coalesce({identity.strong}, false) as strong, coalesce({identity.named}, false) as named,"
-        f" hash({identity.values}) as value, {near} as near"
-        f" from read_parquet($1, union_by_name = true) where {identity.eligible} and source_line is not null",
+        f"create or replace temp table marked as select source_id, source_line, surface, run_id, replica,"
+        f" {identity.at} as stamp, {identity.eligible} as usable, usable and coalesce({identity.strong}, false) as strong,"
+        f" coalesce({identity.named}, false) as named, hash({identity.values}) as value, {near} as near,"
+        f" {_SERIES if table == 'windows' else _NO_SERIES}"
+        " from read_parquet($1, union_by_name = true) where source_line is not null",
         [list(files)],
     )
-    if not _any_met(con):
+    if not _any_met(con, bool(begun)):
         return []
     con.execute(_EXTENTS)
     con.execute(_MATCHES.format(key="strong", keep="strong"))
     con.execute(_VERDICTS)
-    con.execute(_MATCHES.format(key="true", keep="true"))
+    con.execute(_MATCHES.format(key="usable", keep="usable"))
     con.execute("create or replace temp table taken as from matches semi join verdicts using (source, other, surface)")
+    if begun:
+        con.execute(_BEGUN)
+    if table == "windows":
+        con.execute(_FIRST_VALUES)
     if identity.near:
         con.execute(_NEAR, {"apart": identity.apart, "requests": table == "requests"})
     return con.execute(_LINES).fetchall()
 
 
-def _any_met(con: duckdb.DuckDBPyConnection) -> bool:
+def _any_met(con: duckdb.DuckDBPyConnection, begun: bool) -> bool:
     """Whether any value is in two sources at all: mostly none is, and all else is spared."""
+    if begun:
+        return True
     found = con.execute(
-        "select exists(select 1 from marked group by coalesce(near, value) having min(source_id) <> max(source_id))"
+        "select exists(select 1 from marked where usable group by coalesce(near, value)"
+        " having min(source_id) <> max(source_id))"
+        " or exists(select 1 from marked where series.first)"
     ).fetchone()
     return bool(found and found[0])
 
 
 _EXTENTS = """
 create or replace temp table extents as
-select source_id, surface, min(stamp) as low, max(stamp) as high, count(*) as records
-from marked group by source_id, surface
+select source_id, surface, min(stamp) as low, max(stamp) as high
+from marked where usable group by source_id, surface
 """
 
 # The same value at the same time, one to one: what is there twice in both sources is two pairs.
@@ -145,6 +165,7 @@ select b.source_id as source, a.source_id as other, b.surface, b.source_line, a.
        b.strong
 from numbered b join pairs p on p.source = b.source_id
 join numbered a on a.source_id = p.other and a.value = b.value and a.stamp is not distinct from b.stamp and a.nth = b.nth
+                   and coalesce(a.replica = b.replica, true)
 """
 
 # Of the time that both cover: records of the one that has fewer, and how many are the same. Where there are no stamps,
@@ -184,7 +205,7 @@ with apart as (
   join extents a on a.source_id = p.other and a.surface = b.surface
   where (p.source, p.other, b.surface) not in (select (source, other, surface) from verdicts)
 ), met as (
-  select near from marked where (named or strong) and stamp is not null
+  select near from marked where usable and (named or strong) and stamp is not null
   group by near having min(source_id) <> max(source_id)
 ), reached as (
   select r.source, r.other, m.*
@@ -212,6 +233,44 @@ with apart as (
              else same >= {LEAST_RECORDS_APART} and same >= {LEAST_SHARE_APART} * fewest end
 )
 from paired semi join verdict using (source, other, surface)
+"""
+
+# Sources whose first bytes are the same: there the line tells which record is which.
+_BEGUN = """
+insert into taken
+select b.source_id, a.source_id, b.surface, b.source_line, a.run_id = b.run_id, b.named, b.strong
+from pairs p join marked b on b.source_id = p.source
+join marked a on a.source_id = p.other and a.source_line = b.source_line and a.value = b.value
+where p.begun and not exists(select 1 from taken t where t.source = p.source and t.other = p.other
+                               and t.surface = b.surface and t.source_line = b.source_line)
+"""
+
+# The first value of a counter in a log of scrapes is all that it counted before: where another log's windows sum up to
+# just that, at that very moment, they are what it counts.
+_SERIES = (
+    "{'first': ts_start is null and ts_end is not null and drafted is not null, 'drafted': drafted,"
+    " 'accepted': coalesce(accepted, 0), 'name': hash(engine, surface, replica, process, model)} as series"
+)
+_NO_SERIES = "null::struct(first boolean) as series"
+_FIRST_VALUES = f"""
+insert into taken
+with summed as (
+  select *, sum(series.drafted) over running as drafted, sum(series.accepted) over running as accepted
+  from marked where usable and series.drafted is not null
+  window running as (partition by source_id, series.name order by stamp, source_line)
+)
+select b.source_id, a.source_id, b.surface, b.source_line, a.run_id = b.run_id, b.named, b.strong
+from pairs p join marked b on b.source_id = p.source and b.series.first
+join summed a on a.source_id = p.other and a.series.name = b.series.name and a.stamp = b.stamp
+     and a.drafted = b.series.drafted and a.accepted = b.series.accepted and not a.series.first
+where b.series.drafted >= {LEAST_DRAFTED}
+union all
+select c.source_id, a.source_id, c.surface, c.source_line, a.run_id = c.run_id, c.named, c.strong
+from pairs p join marked a on a.source_id = p.other and a.series.first
+join summed b on b.source_id = p.source and a.series.name = b.series.name and a.stamp = b.stamp
+     and b.drafted = a.series.drafted and b.accepted = a.series.accepted and not b.series.first
+join marked c on c.source_id = p.source and c.usable and c.series.name = a.series.name and c.stamp <= a.stamp
+where a.series.drafted >= {LEAST_DRAFTED}
 """
 
 # A line is a copy where all of its records are.
