@@ -121,7 +121,9 @@ def _connection(staged: Path) -> duckdb.DuckDBPyConnection:
 
     con = silent()
     con.execute("set timezone = 'UTC'")
-    con.execute("set temp_directory = $1", [str(staged / "spill")])  # what outgrows the memory goes where rows are staged
+    con.execute(
+        "set temp_directory = $1", [str(staged / "spill")]
+    )  # what outgrows the memory goes where rows are staged
     return con
 
 

@@ -278,7 +278,9 @@ def _commit(
         for source, same in copies.find(txn.store.root, txn.folder, list(rows.values()), left).items():
             entry = next(r for r in rows.values() if r["source_id"] == source)
             entry["same_as"] = same
-            tally.copied(entry, {e.source_id: e.name for e in left} | {r["source_id"]: r["name"] for r in rows.values()})
+            tally.copied(
+                entry, {e.source_id: e.name for e in left} | {r["source_id"]: r["name"] for r in rows.values()}
+            )
         delete: list[str] = []
         if replaced:
             delete += ledger.files_of(txn.store.root, tuple(replaced))
