@@ -50,6 +50,7 @@ def said(lake: Path, figures: Mapping[str, Any] | None = None) -> dict[str, Warn
     con, views = _connection()
     con.execute("set variable lake = $1", [str(lake)])
     con.execute("reset variable lake_files")  # the files of the lake that the connection was opened on
+    con.execute("reset variable all_once")
     for view in views:
         con.execute(view)
     keep_small_tables(con)

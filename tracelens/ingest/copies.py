@@ -1,10 +1,11 @@
 """Which records of new sources are in the lake already, in another source: other bytes, the same records.
 
-Copies that the ledger cannot know by their content: logs that overlap, a tail of a log, a log in another wrapping (docker
-JSON and plain text), one request in the logs of two gateways. Records are the same where engine, surface, replica, stamp
-and all measured values are: ids alone are used again, counts alone are alike by chance. Two sources are taken for copies
-of each other only where most records of the time that both cover are the same; a few equal ones are retries or chance.
-Nothing is taken away: the ledger's `same_as` names the lines, and views pass over them while the other source is there.
+Copies that the ledger cannot know by their content: logs that overlap, a tail of a log, a log in another wrapping
+(docker JSON and plain text), one request in the logs of two gateways. Records are the same where engine, surface,
+replica, stamp and all measured values are: ids alone are used again, counts alone are alike by chance. Two sources are
+taken for copies of each other only where most records of the time that both cover are the same; a few equal ones are
+retries or chance. Nothing is taken away: the ledger's `same_as` names the lines, and views pass over them while the
+other source is there.
 """
 
 from __future__ import annotations
@@ -173,6 +174,7 @@ def _extent(path: str, column: str) -> tuple[dt.datetime | None, dt.datetime | N
     footer = pq.read_metadata(path)
     at = footer.schema.names.index(column) if column in footer.schema.names else -1
     parts = [footer.row_group(i).column(at).statistics for i in range(footer.num_row_groups)] if at >= 0 else [None]
-    if not parts or any(p is None or not p.has_min_max or p.null_count for p in parts):
+    told = [p for p in parts if p is not None and p.has_min_max and not p.null_count]
+    if not parts or len(told) < len(parts):
         return None, None
-    return min(p.min for p in parts), max(p.max for p in parts)
+    return min(p.min for p in told), max(p.max for p in told)

@@ -111,9 +111,10 @@ def same(
     )
     near = f"hash({identity.near})" if identity.near else "null::ubigint"
     con.execute(
-        f"create or replace temp table marked as select source_id, source_line, surface, run_id, replica,"
-        f" {identity.at} as stamp, {identity.eligible} as usable, usable and coalesce({identity.strong}, false) as strong,"
-        f" coalesce({identity.named}, false) as named, hash({identity.values}) as value, {near} as near,"
+        "create or replace temp table marked as select source_id, source_line, surface, run_id, replica,"
+        f" {identity.at} as stamp, {identity.eligible} as usable,"
+        f" usable and coalesce({identity.strong}, false) as strong, coalesce({identity.named}, false) as named,"
+        f" hash({identity.values}) as value, {near} as near,"
         f" {_SERIES if table == 'windows' else _NO_SERIES}"
         " from read_parquet($1, union_by_name = true) where source_line is not null",
         [list(files)],
@@ -164,8 +165,8 @@ with met as (
 select b.source_id as source, a.source_id as other, b.surface, b.source_line, a.run_id = b.run_id as same_run, b.named,
        b.strong
 from numbered b join pairs p on p.source = b.source_id
-join numbered a on a.source_id = p.other and a.value = b.value and a.stamp is not distinct from b.stamp and a.nth = b.nth
-                   and coalesce(a.replica = b.replica, true)
+join numbered a on a.source_id = p.other and a.value = b.value and a.stamp is not distinct from b.stamp
+                   and a.nth = b.nth and coalesce(a.replica = b.replica, true)
 """
 
 # Of the time that both cover: records of the one that has fewer, and how many are the same. Where there are no stamps,

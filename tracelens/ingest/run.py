@@ -275,12 +275,11 @@ def _commit(
             kept = ledger.Ledger(tuple(e for e in known.entries if e.source_id not in replaced))
             replaced |= {e.source_id: e for e in amend(txn, list(rows.values()), kept)}
         left = tuple(e for e in known.entries if e.source_id not in replaced)
-        for source, same in copies.find(txn.store.root, txn.folder, list(rows.values()), left).items():
-            entry = next(r for r in rows.values() if r["source_id"] == source)
-            entry["same_as"] = same
-            tally.copied(
-                entry, {e.source_id: e.name for e in left} | {r["source_id"]: r["name"] for r in rows.values()}
-            )
+        found = copies.find(txn.store.root, txn.folder, list(rows.values()), left)
+        names = {e.source_id: e.name for e in left} | {r["source_id"]: r["name"] for r in rows.values()}
+        for entry in rows.values():
+            entry["same_as"] = found.get(entry["source_id"])
+            tally.copied(entry, names)
         delete: list[str] = []
         if replaced:
             delete += ledger.files_of(txn.store.root, tuple(replaced))
@@ -363,7 +362,7 @@ class _Tally:
 
     def copied(self, entry: Mapping[str, Any], names: Mapping[str, str]) -> None:
         """A source that was taken, and whose records are in part another one's."""
-        for other, lines in entry["same_as"].items():
+        for other, lines in (entry["same_as"] or {}).items():
             self.copies.append((entry["name"], f"lines {_few(lines)} hold records of {names[other]}: counted once"))
 
     def untake(self, entry: Mapping[str, Any], why: str) -> None:

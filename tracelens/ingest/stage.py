@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 log = logging.getLogger(__name__)
-# Sizes at which the beginning of every source has a digest in the ledger, so that a shorter copy of it is known: 256 bytes
-# to 1 TB, four an octave.
+# Sizes at which the beginning of every source has a digest in the ledger, so that a shorter copy of it is known:
+# 256 bytes to 1 TB, four an octave.
 GRID = frozenset(int(256 * 2 ** (i / 4)) for i in range(4 * 32))
 _WITNESS = 0  # no line of a file has this number
 

@@ -1,7 +1,7 @@
 """Records that are in the lake twice: the same log in two wrappings, or the same request at two gateways.
 
 The ledger knows a file by its content, so a second copy of one file is never read. Of other content ingest finds the
-copies (`same_as`), and the views pass over them: that is told. What it could not tell for sure is counted, and told too.
+copies (`same_as`), and the views pass over them: that is told. What it could not tell is counted, and told too.
 """
 
 from __future__ import annotations
@@ -103,8 +103,9 @@ def _counted_once(con: duckdb.DuckDBPyConnection) -> list[Warning]:
     worst = found[0]
     more = f"; so in {len(found) - 1} more pairs of sources" if len(found) > 1 else ""
     text = (
-        f"{worst['lines']:,} lines of {worst['name'] or 'a source'} hold records that {worst['other'] or 'another'} holds"
-        f" too: they are counted once, as the other's{more} (same_as in the table sources names them)"
+        f"{worst['lines']:,} lines of {worst['name'] or 'a source'} hold records that"
+        f" {worst['other'] or 'another'} holds too: they are counted once, as the other's{more}"
+        " (same_as in the table sources names them)"
     )
     return [Warning("counted_once", text, {"lines": sum(f["lines"] for f in found), "pairs": len(found)})]
 
