@@ -148,10 +148,8 @@ with told as (
 select source_id, other_id, split_part(part, '-', 1)::bigint as first_line, split_part(part, '-', -1)::bigint as last_line
 from parts;
 
--- The variable `all_once` says that there are none: then no query looks.
 create or replace view copied_lines as
-select distinct source_id, unnest(range(first_line, last_line + 1)) as source_line from copied_ranges
-where not coalesce(getvariable('all_once')::boolean, false);
+select distinct source_id, unnest(range(first_line, last_line + 1)) as source_line from copied_ranges;
 
 create or replace view rounds as
 select * exclude (possible) replace (coalesce(weight, 1) as weight),

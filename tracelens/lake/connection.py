@@ -76,22 +76,21 @@ def _define_tables(con: duckdb.DuckDBPyConnection, lake: Path, files: dict[str, 
         con.execute("set enable_external_access = false")
     progress.connected(con)
     con.execute(_views()[0])
-    _keep_copies(con)
+    keep_copies(con)
 
 
-def _keep_copies(con: duckdb.DuckDBPyConnection) -> None:
-    """Look once which lines are copies: no query then looks for them in the ledger, nor at all where there are none."""
+def keep_copies(con: duckdb.DuckDBPyConnection) -> None:
+    """Look once which lines are copies: no query then opens the ledger for them, nor joins where there are none."""
     import duckdb
 
     try:
-        found = con.execute("select exists(select 1 from copied_ranges)").fetchone()
-        if found and found[0]:
-            con.execute("create table kept_copied_lines as from copied_lines")
-            con.execute("create or replace view copied_lines as from kept_copied_lines")
-        else:
-            con.execute("set variable all_once = true")
+        con.execute("create or replace table kept_copied_lines as from copied_lines")
+        found = con.execute("select exists(from kept_copied_lines)").fetchone()
     except duckdb.Error:  # a broken ledger: whoever asks for rows is told
         return
+    # The optimizer takes an anti join with what is empty by its definition out of a plan; with an empty table, not.
+    which = "" if found and found[0] else " where false"
+    con.execute(f"create or replace view copied_lines as from kept_copied_lines{which}")
 
 
 def _plain(path: str) -> str:
