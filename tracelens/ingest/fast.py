@@ -71,6 +71,7 @@ class Scan:
     encoding: str
     compression: str
     prefixes: dict[int, str]
+    text_sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +177,9 @@ def figures(stream: BlockStream) -> Scan:
     if stream.problems or stream.binary or not readable:
         raise Unproved("bytes")
     return Scan(
-        stream.sha256, stream.bytes, stream.lines, stream.encoding, stream.compression, dict(stream.prefix_sha256)
-    )
+        stream.sha256, stream.bytes, stream.lines, stream.encoding, stream.compression, dict(stream.prefix_sha256),
+        stream.text_sha256,
+    )  # fmt: skip
 
 
 def scan(file: SourceFile, shape: Shape, checkpoints: Sequence[int]) -> Scan:

@@ -64,3 +64,4 @@ class Summary:
     seconds: float
     remarks: tuple[tuple[str, str], ...] = ()
     held: Mapping[str, Held] = field(default_factory=dict)
+    copies: tuple[tuple[str, str], ...] = ()  # sources that were taken, and which of their records another one holds

@@ -40,6 +40,7 @@ class Reading:
     prefixes: dict[int, str]
     parsed: dict[str, Parsed] = field(default_factory=dict)
     rejects: list[Reject] = field(default_factory=list)
+    text_sha256: str | None = None
     elements: int | None = None  # of a document: its objects, whose lines are no records
     events: int | None = None  # of a trace
 
@@ -113,6 +114,7 @@ def _reading(stream: BlockStream, finder: LineFinder, parsed: dict[str, Parsed],
         prefixes=dict(stream.prefix_sha256),
         parsed=parsed,
         rejects=rejects,
+        text_sha256=stream.text_sha256,
     )
 
 

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     import polars as pl
 
 log = logging.getLogger(__name__)
+# Sizes at which the beginning of every source has a digest in the ledger, so that a shorter copy of it is known:
+# 256 bytes to 1 TB, four an octave.
+GRID = frozenset(int(256 * 2 ** (i / 4)) for i in range(4 * 32))
 _WITNESS = 0  # no line of a file has this number
 
 
@@ -143,7 +146,7 @@ def _clean(job: Job, shape: fast.Shape, out: Staged) -> Staged:
 def _reading_of(found: fast.Scan, engines: Sequence[Engine]) -> Reading:
     return Reading(
         found.sha256, found.bytes, found.lines, found.encoding, found.compression, (), False, found.prefixes,
-        {e.name: Parsed() for e in engines},
+        {e.name: Parsed() for e in engines}, text_sha256=found.text_sha256,
     )  # fmt: skip
 
 
@@ -329,6 +332,9 @@ def _entry(
         "schema_version": SCHEMA_VERSION,
         "also_named": [],
         "replaces": [],
+        "text_sha256": reading.text_sha256,
+        "same_as": None,
+        "prefixes": {str(n): digest[:16] for n, digest in reading.prefixes.items() if n in GRID},
         # Not columns of the ledger; taken off before it is written.
         "_prefixes": reading.prefixes,
         "_files": sorted(p.relative_to(job.staging).as_posix() for p in job.staging.rglob(f"{source_id}-*.parquet")),

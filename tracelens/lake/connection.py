@@ -24,7 +24,7 @@ _GROUPING = "-- ----------------------------------------------------------------
 # takes ten times as long as reading it.
 _OF_LAKE = (
     "logged_rounds", "logged_windows", "logged_requests", "runs", "rejects", "sources", "impossible",
-    "requests_joined", "held", "grain_choice", "superseded", "run_traits", "request_traits", "facts",
+    "copied_lines", "requests_joined", "held", "grain_choice", "superseded", "run_traits", "request_traits", "facts",
 )  # fmt: skip
 _VIEW = re.compile(r"^create or replace view (\w+) as", re.MULTILINE)
 #: Lakes up to this size are read once and kept as tables, bytes.
@@ -92,6 +92,7 @@ def _define_tables(
     progress.connected(con)
     if not keep or not _is_tiny(path for paths in files.values() for path in paths):
         con.execute(_views()[0])
+        keep_copies(con)
         return
     con.execute("set threads = 1")  # sums come out the same to the last digit, and nothing here is worth a second one
     for statement in con.extract_statements(_views()[0]):
@@ -120,6 +121,20 @@ def kept(con: duckdb.DuckDBPyConnection) -> set[str]:
     """The views that are tables of the connection."""
     found = con.execute("select table_name from duckdb_tables() where starts_with(table_name, 'kept_')").fetchall()
     return {name.removeprefix("kept_") for (name,) in found}
+
+
+def keep_copies(con: duckdb.DuckDBPyConnection) -> None:
+    """Look once which lines are copies: no query then opens the ledger for them, nor joins where there are none."""
+    import duckdb
+
+    try:
+        con.execute("create or replace table kept_copied_lines as from copied_lines")
+        found = con.execute("select exists(from kept_copied_lines)").fetchone()
+    except duckdb.Error:  # a broken ledger: whoever asks for rows is told
+        return
+    # The optimizer takes an anti join with what is empty by its definition out of a plan; with an empty table, not.
+    which = "" if found and found[0] else " where false"
+    con.execute(f"create or replace view copied_lines as from kept_copied_lines{which}")
 
 
 def _plain(path: str) -> str:

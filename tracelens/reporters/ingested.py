@@ -31,6 +31,7 @@ def write_json(summary: Summary, gaps: Sequence[Missing], out: TextIO) -> None:
         "missing": [dataclasses.asdict(g) for g in gaps],
         "reject_reasons": dict(summary.reasons),
         "notes": [{"source": name, "note": note} for name, note in (*summary.notes, *summary.remarks)],
+        "copies": [{"source": name, "note": note} for name, note in summary.copies],
     }
     json_.write(document, out)
 
@@ -59,6 +60,10 @@ def write_text(summary: Summary, gaps: Sequence[Missing], lake: Path, out: TextI
         _wrapped(f"{visible(name)}: {remark}", "", out)
     if len(summary.remarks) > 10:
         out.write(f"and {len(summary.remarks) - 10} more files of that kind\n")
+    for name, note in summary.copies[:10]:
+        out.write(f"{visible(name)}: {visible(note)}\n")
+    if len(summary.copies) > 10:
+        out.write(f"so in {len(summary.copies) - 10} more sources\n")
     for name, note in summary.notes[:10]:
         out.write(f"skipped {visible(name)}: {visible(note)}\n")
     if len(summary.notes) > 10:
