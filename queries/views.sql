@@ -36,8 +36,10 @@ create or replace macro request_key(id) as
     else id
   end;
 
+-- A number of up to four digits counts within one process, redacted (`counter-` and 32 hex digits) or not.
 create or replace macro is_global_id(engine, id) as
-  engine <> 'llama.cpp' and (length(id) >= 5 or not regexp_full_match(id, '[0-9]+'));
+  engine <> 'llama.cpp' and (length(id) >= 5 or not regexp_full_match(id, '[0-9]+'))
+  and not (starts_with(id, 'counter-') and length(id) = 40);
 
 create or replace macro temperature_bucket_of(t) as
   case when t is null then null when t <= 0 then '0' when t <= 0.3 then '(0, 0.3]' when t <= 0.7 then '(0.3, 0.7]'
@@ -157,7 +159,11 @@ select * replace (case when num_speculative_tokens between 0 and 65536 then num_
 from read_parquet(lake_files('runs'), union_by_name = true);
 
 create or replace view rejects as from read_parquet(lake_files('rejects'), union_by_name = true);
-create or replace view sources as from read_parquet(lake_files('sources'), union_by_name = true);
+-- A ledger of an older version has not all columns.
+create or replace view sources as
+select null::varchar as request_ids where false
+union all by name
+from read_parquet(lake_files('sources'), union_by_name = true);
 
 -- ---------------------------------------------------------------- one row a request
 -- Records of several surfaces that speak of one request (access and query log; response and request line) become one

@@ -24,6 +24,7 @@ class IngestOptions:
     jobs: int | None = None
     strict: bool = False
     replace: bool = False
+    redact_ids: bool = False
 
 
 @dataclass(slots=True)
@@ -55,3 +56,4 @@ class Summary:
     examples: tuple[str, ...]
     bytes: int
     seconds: float
+    request_ids: str = "kept"  # of the whole lake: kept, redacted or mixed

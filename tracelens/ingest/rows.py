@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tracelens.ingest.labels import Labels
+    from tracelens.ingest.redact import Redaction
 
 # Columns that a row takes from its run when it has none itself.
 _FROM_RUN = ("model", "draft_model", "method", "num_speculative_tokens", "forced_acceptance")
@@ -118,8 +119,11 @@ def _typed(key: str, value: str, arrow: str) -> Any:
     return number
 
 
-def finish(engine: str, made: Tables, naming: Naming, columns: Mapping[str, Any], labels: Labels) -> Finished:
-    """Name the runs, fill what the run knows, set constants and labels, and refuse what breaks an identity."""
+def finish(
+    engine: str, made: Tables, naming: Naming, columns: Mapping[str, Any], labels: Labels,
+    redaction: Redaction | None = None,
+) -> Finished:  # fmt: skip
+    """Name the runs, fill what the run knows, set constants and labels, refuse what breaks an identity; ids go last."""
     import polars as pl
 
     out = Finished({}, list(made.rejects), [])
@@ -134,6 +138,8 @@ def finish(engine: str, made: Tables, naming: Naming, columns: Mapping[str, Any]
         frame = frame.with_columns(source_id=pl.lit(naming.source_id))
         frame = frame.with_columns(pl.lit(v).alias(c) for c, v in columns.items() if c in table(name).names)
         frame = labels.apply(name, frame)
+        if redaction is not None:
+            frame = redaction.frame(name, frame)
         frame, refused = _checked(name, frame)
         out.rejects += refused
         if frame.height:

@@ -19,6 +19,7 @@ from tracelens.engines.base import Engine
 from tracelens.ingest import signals
 from tracelens.ingest.labels import Labels, read_labels, read_rules
 from tracelens.ingest.options import IngestOptions, Staged, Summary
+from tracelens.ingest.redact import held, redaction_of
 from tracelens.ingest.rows import parse_sets
 from tracelens.ingest.stage import Job, stage
 from tracelens.lake import ledger
@@ -78,6 +79,7 @@ def ingest(
     files, skipped = discover(paths)
     store = Store(lake)
     known = ledger.read(lake)
+    redaction = redaction_of(lake, options, known)
     tally = _Tally(skipped)
     sizes = tuple(sorted({_HEAD, *known.sizes(), *(f.size for f in files if f.size)}))
     with _workers(files, options, tools) as run:
@@ -89,13 +91,13 @@ def ingest(
                 with store.transaction() as txn:
                     names = {} if options.replace else {e.sha256: e.name for e in known.entries}
                     jobs = [
-                        Job(f, options, columns, sizes, names, adopt.get(f.folder_key[:8], {}), txn.folder)
+                        Job(f, options, columns, sizes, names, adopt.get(f.folder_key[:8], {}), txn.folder, redaction)
                         for f in batch
                         if options.replace or not _same_as_before(f, known, tally)
                     ]
                     _commit(txn, list(zip(jobs, run(jobs, progress), strict=True)), tally, options.replace, amend)
                 known = ledger.read(lake)
-    return tally.summary(time.monotonic() - begun)
+    return tally.summary(time.monotonic() - begun, held(known))
 
 
 def adoptable_runs(lake: Path) -> dict[str, dict[str, str]]:
@@ -354,9 +356,9 @@ class _Tally:
         for surface, count in entry["surfaces"].items():
             self.surfaces[surface] += sign * count
 
-    def summary(self, seconds: float) -> Summary:
+    def summary(self, seconds: float, request_ids: str) -> Summary:
         return Summary(
             self.sources, len(self.notes), {k: v for k, v in self.rows.items() if v}, self.rejects, self.unrecognised,
             {k: v for k, v in sorted(self.surfaces.items()) if v}, dict(self.reasons.most_common()), tuple(self.notes),
-            tuple(self.examples), self.bytes, seconds,
+            tuple(self.examples), self.bytes, seconds, request_ids,
         )  # fmt: skip

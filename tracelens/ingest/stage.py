@@ -17,6 +17,7 @@ from tracelens.ingest import fast, hunt
 from tracelens.ingest.labels import Labels
 from tracelens.ingest.options import IngestOptions, Staged
 from tracelens.ingest.read import Reading, read, read_lines
+from tracelens.ingest.redact import Redaction
 from tracelens.ingest.rows import Naming, finish, run_rows_of
 from tracelens.ingest.sift import BadLine, offsets, relevant, sift
 from tracelens.lake.parquet import write_table
@@ -44,6 +45,7 @@ class Job:
     known: Mapping[str, str]
     adopt: Mapping[str, str]
     staging: Path
+    redaction: Redaction | None = None
 
 
 def place_in(staging: Path) -> Callable[[str], Path]:
@@ -123,14 +125,16 @@ def _clean(job: Job, shape: fast.Shape, out: Staged) -> Staged:
         if _is_known(job, found.sha256, out):
             return out
         naming = _naming(job, found.sha256)
-        written = fast.write(job.file, shape, found, job.columns, naming, job.staging, filled=filled)
+        written = fast.write(
+            job.file, shape, found, job.columns, naming, job.staging, filled=filled, redaction=job.redaction
+        )
     except fast.Unproved as why:
         log.debug("%s: decoded line by line (%s)", job.file.name, why)
         found = fast.scan(job.file, shape, job.checkpoints)
         if _is_known(job, found.sha256, out):
             return out
         naming = _naming(job, found.sha256)
-        written = fast.write(job.file, shape, found, job.columns, naming, job.staging)
+        written = fast.write(job.file, shape, found, job.columns, naming, job.staging, redaction=job.redaction)
     runs = run_rows_of(written.runs, naming, job.columns)
     write_table("runs", runs, place_in(job.staging), naming.source_id)
     rows = {written.table: written.rows, "runs": runs.height}
@@ -169,7 +173,10 @@ def _sifted(job: Job, shape: fast.Shape, engines: Sequence[Engine], labels: Labe
         naming = _naming(job, found.sha256)
         with_step = _with_step(others) and shape.table == "rounds"
         naming = _governed(naming, others)
-        written = fast.write(job.file, shape, found, job.columns, naming, job.staging, sifted, counted=with_step)
+        written = fast.write(
+            job.file, shape, found, job.columns, naming, job.staging, sifted,
+            counted=with_step, redaction=job.redaction,
+        )  # fmt: skip
     log.info("%s: %d of %d lines one by one", job.file.name, sifted.holes, found.lines)
     reading = _reading_of(found, ())
     reading.parsed, reading.rejects = others.parsed, others.rejects
@@ -249,7 +256,7 @@ def _write(
             _add_witnesses(tables, written)
         elif not parsed.frames:
             continue
-        made = finish(engine.name, tables, naming, job.columns, labels)
+        made = finish(engine.name, tables, naming, job.columns, labels, job.redaction)
         rejects += made.rejects
         if made.started_runs:
             out.started_runs[engine.name] = made.started_runs
@@ -324,6 +331,7 @@ def _entry(
         "schema_version": SCHEMA_VERSION,
         "also_named": [],
         "replaces": [],
+        "request_ids": "kept" if job.redaction is None else job.redaction.mark,
         # Not columns of the ledger; taken off before it is written.
         "_prefixes": reading.prefixes,
         "_files": sorted(p.relative_to(job.staging).as_posix() for p in job.staging.rglob(f"{source_id}-*.parquet")),

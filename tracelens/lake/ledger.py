@@ -16,6 +16,8 @@ from tracelens.lake.schema import SCHEMA_VERSION, TABLES, table
 from tracelens.lake.snapshot import reading
 
 _WANTED = ["source_id", "name", "sha256", "bytes", "schema_version"]
+# Columns that ledgers of older versions have not.
+_LATER = ("request_ids",)
 _HOLD_ROWS = tuple(name for name in TABLES if name != "sources")
 _TRIES = 20
 _PAUSE = 0.05
@@ -30,6 +32,7 @@ class Entry:
     sha256: str
     bytes: int
     file: str
+    request_ids: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,10 @@ class Ledger:
         """Sizes at which a longer file may turn out to be a grown version of a known one."""
         return tuple(sorted({e.bytes for e in self.entries if e.bytes}))
 
+    def request_ids(self) -> frozenset[str]:
+        """How the sources hold request ids: `kept`, `redacted:<which salt>`; what older versions wrote is kept."""
+        return frozenset(e.request_ids or "kept" for e in self.entries)
+
     def grown_from(self, prefixes: Mapping[int, str]) -> tuple[Entry, ...]:
         """Sources whose whole content is the beginning of a file with these prefix digests."""
         return tuple(e for e in self.entries if e.bytes and prefixes.get(e.bytes) == e.sha256)
@@ -57,11 +64,16 @@ def read(root: Path) -> Ledger:
     Raises:
         InputError: a ledger file is unreadable, or a newer tracelens wrote it.
     """
-    rows = rows_of(root, "sources", _WANTED)
+    rows = rows_of(root, "sources", [*_WANTED, *_LATER])
     version = max((row["schema_version"] or 0 for _, row in rows), default=0)
     if version > SCHEMA_VERSION:
         raise InputError(f"the lake at {root} was written by a newer tracelens (schema {version}): upgrade tracelens")
-    return Ledger(tuple(Entry(r["source_id"], r["name"] or "", r["sha256"], r["bytes"] or 0, name) for name, r in rows))
+    return Ledger(
+        tuple(
+            Entry(r["source_id"], r["name"] or "", r["sha256"], r["bytes"] or 0, name, r["request_ids"])
+            for name, r in rows
+        )
+    )
 
 
 def rows_of(root: Path, table: str, columns: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
@@ -82,7 +94,10 @@ def _rows(path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        found: list[dict[str, Any]] = pq.read_table(path, columns=list(columns)).to_pylist()
+        there = pq.read_schema(path).names
+        absent = [c for c in columns if c in _LATER and c not in there]
+        wanted = [c for c in columns if c not in absent]
+        found: list[dict[str, Any]] = pq.read_table(path, columns=wanted).to_pylist()
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, KeyError) as error:
@@ -91,7 +106,7 @@ def _rows(path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
         raise InputError(
             f"{path} can't be read ({type(error).__name__}): it is broken or not tracelens' own; move it away"
         ) from error
-    return found
+    return [row | dict.fromkeys(absent) for row in found] if absent else found
 
 
 def files_of(root: Path, source_ids: Sequence[str]) -> tuple[str, ...]:
