@@ -152,11 +152,15 @@ select * exclude (possible) replace (coalesce(weight, 1) as weight),
        tpot_us / 1000.0 as tpot_ms
 from logged_requests where counts(possible);
 
--- A run keeps its role whatever its other columns hold.
+-- A run keeps its role whatever its other columns hold. Lakes of older versions have not all columns: NULL there.
 create or replace view runs as
 select * replace (case when num_speculative_tokens between 0 and 65536 then num_speculative_tokens end
                     as num_speculative_tokens)
-from read_parquet(lake_files('runs'), union_by_name = true);
+from (
+  select null::varchar as scope where false
+  union all by name
+  from read_parquet(lake_files('runs'), union_by_name = true)
+);
 
 create or replace view rejects as from read_parquet(lake_files('rejects'), union_by_name = true);
 -- A ledger of an older version has not all columns.

@@ -12,12 +12,12 @@ from typing import Any
 
 from tracelens.errors import InputError
 from tracelens.lake import journal
-from tracelens.lake.schema import SCHEMA_VERSION, TABLES, table
+from tracelens.lake.schema import SCHEMA_VERSION, TABLES, newer, table
 from tracelens.lake.snapshot import reading
 
 _WANTED = ["source_id", "name", "sha256", "bytes", "schema_version"]
-# Columns that ledgers of older versions have not.
-_LATER = ("request_ids",)
+# Columns of `sources` and `runs` that lakes of older versions have not.
+_LATER = ("request_ids", "scope")
 _HOLD_ROWS = tuple(name for name in TABLES if name != "sources")
 _TRIES = 20
 _PAUSE = 0.05
@@ -64,10 +64,10 @@ def read(root: Path) -> Ledger:
     Raises:
         InputError: a ledger file is unreadable, or a newer tracelens wrote it.
     """
-    rows = rows_of(root, "sources", [*_WANTED, *_LATER])
+    rows = rows_of(root, "sources", [*_WANTED, "request_ids"])
     version = max((row["schema_version"] or 0 for _, row in rows), default=0)
     if version > SCHEMA_VERSION:
-        raise InputError(f"the lake at {root} was written by a newer tracelens (schema {version}): upgrade tracelens")
+        raise InputError(newer(root, version))
     return Ledger(
         tuple(
             Entry(r["source_id"], r["name"] or "", r["sha256"], r["bytes"] or 0, name, r["request_ids"])
