@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
+MEMORY = "512MB"
 # Windows belong to no request.
 _TABLES = ("rounds", "requests")
 
@@ -56,7 +57,7 @@ def relabel(root: Path, rows: pl.DataFrame | None, rules: Sequence[Rule]) -> Rel
     with store.transaction() as txn, txn.locked():
         # The lake's lock is held: nothing moves until the commit.
         with closing(connect(root, lock=False, held=False)) as con:
-            con.execute("set memory_limit = '512MB'; set temp_directory = ''")
+            con.execute(f"set memory_limit = '{MEMORY}'; set temp_directory = ''")
             _check(con, rules)
             redaction = redaction_in(root, ledger.read(root))
             if redaction is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
@@ -15,6 +16,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from tracelens import logs
 from tracelens.engines.base import Engine
 from tracelens.ingest import signals
 from tracelens.ingest.labels import Labels, read_labels, read_rules
@@ -29,6 +31,9 @@ from tracelens.sources.stream import BlockStream
 
 __all__ = ["IngestOptions", "Progress", "Summary", "adoptable_runs", "ingest", "is_json_log"]
 
+log = logging.getLogger(__name__)
+#: Wrong lines that a summary shows.
+EXAMPLES = 5
 # One commit for so many sources or bytes: a crash loses at most this much work.
 _BATCH_SOURCES = 256
 _BATCH_BYTES = 1 << 30
@@ -81,6 +86,8 @@ def ingest(
     known = ledger.read(lake)
     redaction = redaction_of(lake, options, known)
     tally = _Tally(skipped)
+    ids = "kept" if redaction is None else redaction.mark
+    logs.info(log, "ingest begins", files=len(files), known=len(known.entries), request_ids=ids)
     sizes = tuple(sorted({_HEAD, *known.sizes(), *(f.size for f in files if f.size)}))
     with _workers(files, options, tools) as run:
         for i, wave in enumerate(_waves(files)):
@@ -217,7 +224,7 @@ def _workers(files: Sequence[SourceFile], options: IngestOptions, tools: _Tools)
 
         yield here
         return
-    start = (options, tools.labels)
+    start = (options, tools.labels, logs.level())
     with ProcessPoolExecutor(min(jobs, len(files)), get_context("spawn"), _start_worker, start) as pool:
 
         def there(batch: Sequence[Job], progress: Progress | None) -> Iterator[Staged]:
@@ -232,8 +239,11 @@ def _workers(files: Sequence[SourceFile], options: IngestOptions, tools: _Tools)
 _worker_tools: list[_Tools] = []  # set once, by the initialiser of a worker process; empty everywhere else
 
 
-def _start_worker(options: IngestOptions, labels: Labels) -> None:
+def _start_worker(options: IngestOptions, labels: Labels, told: int | None) -> None:
     from tracelens.engines import load
+
+    if told is not None:
+        logs.to_stderr(told)
 
     _worker_tools.append(_Tools(load(options.engine), labels))
 
@@ -246,6 +256,7 @@ def _commit(
     txn: Transaction, done: Sequence[tuple[Job, Staged]], tally: _Tally, replace: bool, amend: Amend | None
 ) -> None:
     """Look at the ledger as it is now, drop what is there already, replace what has grown, and commit."""
+    begun = time.monotonic()
     with txn.locked():
         known = ledger.read(txn.store.root)
         by_sha = {} if replace else {e.sha256: e.name for e in known.entries}
@@ -285,6 +296,7 @@ def _commit(
             clean = [{k: v for k, v in r.items() if not k.startswith("_")} for r in rows.values()]
             ledger.write(clean, txn.path(f"sources/{txn.folder.name}.parquet"))
         txn.commit(delete=tuple(delete), have_lock=True)
+    logs.info(log, "committed", sources=len(rows), replaced=len(replaced), seconds=time.monotonic() - begun)
 
 
 def _drop_beginnings(txn: Transaction, rows: dict[str, dict[str, Any]], tally: _Tally) -> None:
@@ -339,7 +351,7 @@ class _Tally:
         self._add(one.entry, 1)
         self.reasons.update(one.reasons)
         self.examples += [f"{one.name}:{line}: {why}" for line, why in one.first_rejects][
-            : max(0, 5 - len(self.examples))
+            : max(0, EXAMPLES - len(self.examples))
         ]
 
     def untake(self, entry: Mapping[str, Any], why: str) -> None:
