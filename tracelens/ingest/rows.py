@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tracelens.engines.base import Reject, Tables
 from tracelens.engines.units import INT32_MAX
 from tracelens.errors import InputError
+from tracelens.ingest import names
 from tracelens.lake.schema import FACTS, table
 
 if TYPE_CHECKING:
@@ -127,14 +128,14 @@ def finish(
     import polars as pl
 
     out = Finished({}, list(made.rejects), [])
-    runs = _runs(engine, made.runs, naming)
+    runs = _runs(engine, made.runs if made.runs is None else names.cleaned(engine, "runs", made.runs), naming)
     if made.runs is not None:
         out.started_runs = runs.filter(pl.col("run_key") > 0)["run_id"].to_list()
     for name in FACTS:
         frame: pl.DataFrame | None = getattr(made, name)
         if frame is None or not frame.height:
             continue
-        frame = _with_run(engine, frame, runs, naming)
+        frame = _with_run(engine, names.cleaned(engine, name, frame), runs, naming)
         frame = frame.with_columns(source_id=pl.lit(naming.source_id))
         frame = frame.with_columns(pl.lit(v).alias(c) for c, v in columns.items() if c in table(name).names)
         frame = labels.apply(name, frame)
@@ -160,11 +161,11 @@ def _runs(engine: str, runs: pl.DataFrame | None, naming: Naming) -> pl.DataFram
     frame = frame.with_columns(*(pl.lit(None, t).alias(c) for c, t in types.items() if c not in known))
     given = frame["run_id"].to_list()
     lines = runs["start_key"].to_list() if "start_key" in runs.columns else [None] * len(given)
-    names = [
+    named = [
         naming.run or given[i] or (naming.started(engine, when, key, lines[i]) if key else naming.before_start(engine))
         for i, (key, when) in enumerate(frame.select("run_key", "started").iter_rows())
     ]
-    return frame.with_columns(run_id=pl.Series(names, dtype=pl.String)).select(list(types))
+    return frame.with_columns(run_id=pl.Series(named, dtype=pl.String)).select(list(types))
 
 
 def _with_run(engine: str, frame: pl.DataFrame, runs: pl.DataFrame, naming: Naming) -> pl.DataFrame:
