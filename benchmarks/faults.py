@@ -23,7 +23,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +131,13 @@ def killed(work: Path, quick: bool) -> list[Row]:
 def kill_at_random(times: int, work: Path, logs: Path) -> None:
     """The process behind `killed`: answers one line a lake, the first of them undisturbed."""
     import faults
+
+    # Loaded once, and nothing is run here: a fork of a process with threads may hang.
+    for name in faults._IMPORTED_ONCE:
+        with suppress(ImportError):
+            import_module(name)
     from ingest_logs import run
 
-    run(work / "warm", logs)  # loads what an ingest needs, so that the children fork without threads of their own
     answer = faults._in_child(lambda: faults._again(work / "calm", [str(logs)]))
     print(json.dumps(answer | {"how": "done"}))
     begun = time.monotonic()
