@@ -17,6 +17,7 @@
 --   baseline_tpot_ms        TPOT without speculation (value, or the run's, weighted by the stratum's own mix)
 --   baseline_tpot_basis, baseline_tpot_relvar, baseline_tpot_units, baseline_tpot_matched_share,
 --   baseline_tpot_class_share  the same for it
+--   baseline_profiled       whether its steps are a profiler's
 --   prices                  the plain step of every class, engine, model, batch and context bucket: what rho.sql
 --                           compares with
 -- Basis: by part, the first of the ladder that the lake holds; engines and models never lend to each other, but an
@@ -28,7 +29,7 @@ with setting as (
 ), all_units as materialized (
   from unit_sums
 ), plain_rows as not materialized (
-  select engine, model, traffic, batch_bucket, context_bucket, run_id, unit, weight, time_rounds,
+  select engine, model, traffic, batch_bucket, context_bucket, run_id, unit, weight, time_rounds, surface,
          case when grain = 'round' then weight * (1 / nullif(step_share, 0) - 1) end as beside,
          case when not coalesce(has_prefill, false) and coalesce(drafted, 0) = 0 then step_ms end as step,
          case when not coalesce(error, false) then weight * coalesce(decode_ms, tpot_ms * (output_tokens - 1), tpot_ms)
@@ -42,7 +43,8 @@ with setting as (
   select engine, model, traffic, batch_bucket, context_bucket, run_id, unit,
          sum(weight * step) as step, sum(case when step is not null then weight * time_rounds end) as steps,
          sum(decode) as decode, sum(tokens) as tokens, sum(case when step is not null then beside end) as mates,
-         sum(beside * step) as mates_t, sum(beside * step * step) as mates_tt
+         sum(beside * step) as mates_t, sum(beside * step * step) as mates_tt,
+         bool_or(is_profiled(surface) and step is not null) as profiled
   from plain_rows
   group by all
 ), plain as materialized (
@@ -309,6 +311,7 @@ select case when c.is_total = 0 then c.stratum end as stratum, baseline_ms, basi
        case when g.ms is null and tpot_ms is not null then t.units end as baseline_tpot_units,
        case when g.ms is not null then 1.0 when tpot_ms is not null then tpot_share end as baseline_tpot_matched_share,
        case when g.ms is null and tpot_ms is not null then tpot_class_share end as baseline_tpot_class_share,
+       case when basis in ('run_step', 'mixed') then (select bool_or(profiled) from plain) end as baseline_profiled,
        prices
 from combined c
 cross join setting g

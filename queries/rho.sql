@@ -16,6 +16,8 @@
 --   step_spread               what rows of one step share: covariances of ln of D/d (d), V (v), T (t) and the plain
 --                             step (b), by step - by row, on top of those by unit; NULL where no step is shared
 --   units                     effective number of independent units with a time
+--   phases_profiled, steps_profiled  whether draft and verify times, and steps, are a profiler's: those are compared with
+--                             each other alone
 -- Basis: rounds, windows or requests: whichever grain holds the time (see facts).
 with priced as materialized (
   from priced_units
@@ -30,7 +32,8 @@ with priced as materialized (
          sum(sample) / nullif(sum(sample_n), 0) as sample_ms, sum(rollback) / nullif(sum(rollback_n), 0) as rollback_ms,
          sum(repack) / nullif(sum(repack_n), 0) as repack_ms, sum(lag) / nullif(sum(lag_n), 0) as emit_lag_ms,
          sum(prefill_t) / nullif(sum(prefill_n), 0) as prefill_step_ms, sum(prefill_n) as prefill_rounds,
-         sum(logged) / nullif(sum(logged_n), 0) as logged_mean
+         sum(logged) / nullif(sum(logged_n), 0) as logged_mean, bool_or(phases_profiled) as phases_profiled,
+         bool_or(steps_profiled) as steps_profiled
   from priced
   group by stratum, is_total
 ), totals as (
@@ -141,7 +144,7 @@ select case when t.is_total = 0 then t.stratum end as stratum,
        x.sample_ms, x.rollback_ms, x.repack_ms, x.emit_lag_ms,
        coalesce(t.dt / t.dn, x.logged_mean) / nullif(t.v / t.vn, 0) as rho_verify,
        x.prefill_step_ms, x.prefill_rounds, t.dn as drafted_timed, t.d_rounds as draft_rounds, t.vn as target_rounds,
-       t.tn as step_rounds, t.units,
+       t.tn as step_rounds, t.units, x.phases_profiled, x.steps_profiled,
        v.rho_verify as rho_verify_relvar, v.rho as rho_relvar, v.rho_round as rho_round_relvar,
        v.verify_inflation as verify_inflation_relvar, v.round_cost as round_cost_relvar, v.token as token_relvar,
        case when h.stratum is not null or h.is_total = 1

@@ -72,6 +72,11 @@ create or replace macro in_range(numbers) as coalesce(list_min(numbers) >= 0 and
 -- isfinite, for DuckDB takes a comparison for true where a file's statistics say so, and those leave NaN out.
 create or replace macro is_weight(x) as coalesce(isfinite(x) and x >= 1e-9 and x <= 1e9, true);
 
+-- Whether a profiler wrote it: it slows the steps that it looks at, and no other step is like them.
+create or replace macro is_profiled(surface) as
+  coalesce(surface in ('vllm.trace', 'vllm.trace_device', 'vllm.trace_steps', 'rtp.timeline', 'rtp.timeline_device'),
+           false);
+
 -- 1 where the values of a group that are not NULL are not all the same.
 create or replace macro differs(x) as (min(x) is distinct from max(x))::integer;
 
@@ -245,8 +250,8 @@ from windows group by run_id, surface;
 -- of the same rounds (a log line and a scrape). Requests are the exception: their surfaces were joined by id above.
 -- The surface that knows its rounds goes first, then the one that saw most. A scope is a run that the user named, or
 -- all runs of one engine that were logged in one folder: the responses beside a server's log may not tell which of its
--- starts they are of, and must not be counted beside its lines. Steps are taken where the phases are, if that surface
--- has them: a phase of a profiled step is no part of a step that was timed without the profiler.
+-- starts they are of, and must not be counted beside its lines. Steps are taken where no profiler was, then where the
+-- phases are. Phases of a profiler stand beside them, and no figure takes both (unit_sums tells them apart).
 create or replace view grain_choice as
 select *,
        first_value(grain || case when grain = 'request' then '' else ' ' || surface end)
@@ -257,7 +262,8 @@ select *,
        first_value(grain || case when grain = 'request' then '' else ' ' || surface end)
          over (partition by scope order by targets = 0, grain_order, targets desc, surface) as targets_from,
        first_value(grain || case when grain = 'request' then '' else ' ' || surface end)
-         over (partition by scope order by steps = 0, grain_order, drafts = 0, targets = 0, steps desc, surface)
+         over (partition by scope order by steps = 0, is_profiled(surface), grain_order, drafts = 0, targets = 0, steps desc,
+                                              surface)
          as steps_from,
        grain || case when grain = 'request' then '' else ' ' || surface end as place,
        sum(plain) over (partition by scope) = 0
@@ -558,6 +564,8 @@ select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, un
        sum(cw * repack_ms) as repack, sum(case when repack_ms is not null then cw * time_rounds end) as repack_n,
        sum(cw * emit_lag_ms) as lag, sum(case when emit_lag_ms is not null then cw * time_rounds end) as lag_n,
        bool_or(has_prefill is not null and step_ms is not null) as prefill_known,
+       bool_or(is_profiled(surface) and (draft_ms is not null or target_ms is not null)) as phases_profiled,
+       bool_or(is_profiled(surface) and step_ms is not null) as steps_profiled,
        sum(case when has_prefill then weight * step_ms end) as prefill_t,
        sum(case when has_prefill and step_ms is not null then weight * time_rounds end) as prefill_n,
        sum(weight * draft_ms_per_token * coalesce(drafted_timed, 1)) as logged,

@@ -55,6 +55,16 @@ def test_tpot_that_is_the_time_of_a_round(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- steps
 
 
+@pytest.mark.parametrize("surface", ["vllm.trace", "vllm.trace_device", "rtp.timeline", "rtp.timeline_device"])
+def test_times_of_a_profiler_are_named(tmp_path: Path, surface: str) -> None:
+    profiled = [row | {"draft_us": 2000, "target_us": 5000} for row in steps(9.0, 10.0, surface, n=20)]
+    found = said(write_lake(tmp_path / "profiled", windows=profiled))["profiled_times"]
+    assert found.evidence["surface"] == surface
+    assert found.evidence["steps"] == 20
+    assert ("the host's share" in found.text) == (not surface.endswith("_device"))
+    assert "profiled_times" not in said(write_lake(tmp_path / "logged", windows=steps(9.0, 10.0, n=20)))
+
+
 def steps(ms: float, period_ms: float, surface: str = "vllm.iteration_line", n: int = 1500) -> Rows:
     """One window a step, every `period_ms`, each logged with `ms`; the stamps are whole seconds."""
     return [

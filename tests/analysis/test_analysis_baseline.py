@@ -129,7 +129,7 @@ def test_labels_group_and_filter(tmp_path: Path) -> None:
     found = report(lake, ReportOptions(by=(), where="labels['tenant']='acme'"))
     assert found.total.figures["tpot_requests"] == 9
     assert found.total.figures["speedup_tpot"] == pytest.approx(1.0)
-    with pytest.raises(InputError, match=r"cannot group by team; known columns: task_type.*label keys: tenant"):
+    with pytest.raises(InputError, match=r"cannot group by team; did you mean tenant\? known columns: task_type.*label keys: tenant"):
         report(lake, ReportOptions(by=("team",)))
 
 
@@ -199,3 +199,50 @@ def test_the_interval_of_the_total_knows_that_classes_are_slow_on_both_sides(tmp
     found = report(write_lake(tmp_path, requests=rows, runs=runs), ReportOptions(by=("model",)))
     # Of a stratum by model the classes are no part: task_type is matched where no other class of traffic is grouped by.
     assert 0.90 <= np.mean([holds(s.figures, 25 / 15) for s in found.strata]) <= 0.99
+
+
+# ---------------------------------------------------------------- profiled steps
+
+
+def profiled(ms: float, surface: str, run: str = "on", **columns: Any) -> list[dict[str, Any]]:
+    """Twenty steps of one request each, K = 4, two of three tokens accepted."""
+    return [{"run_id": run, "surface": surface, "steps": 1, "rounds": 1, "time_basis": "sum", "model": "m",
+             "step_us": ms * 1000, **columns} for _ in range(20)]  # fmt: skip
+
+
+PHASES = {"draft_us": 12_000, "target_us": 60_000}
+COUNTED = {"run_id": "on", "rounds": 10, "drafted": 40, "accepted": 20, "emitted": 30, "model": "m"}
+
+
+@pytest.mark.parametrize("plain", ["vllm.iteration_line", "vllm.trace", "named"])
+@pytest.mark.parametrize("logged", [False, True])
+def test_times_of_a_profiler_meet_their_own_kind_alone(tmp_path: Path, plain: str, logged: bool) -> None:
+    """Whatever the baseline is: a figure is of one kind of steps, or it is not there and the answer says why."""
+    windows = [*profiled(90.0, "vllm.trace", **PHASES, drafted=4), *(profiled(45.0, "vllm.iteration_line") * logged)]
+    if plain != "named":
+        windows += profiled(30.0, plain, "off", rounds=0, plain_steps=1, drafted=0)
+    requests = [{**COUNTED, "request_id": f"r{i}"} for i in range(5)]
+    lake = write_lake(tmp_path, requests=requests, windows=windows, runs=BASELINE)
+    found = report(lake, ReportOptions(by=(), baseline=30.0 if plain == "named" else None))
+    total = found.total.figures
+    because = {name: item.because for item in found.coverage for name in item.figure.split(", ")}
+    assert total["rho_verify"] == pytest.approx(12 / 4 / 60)
+    assert total["step_ms"] == (45.0 if logged else 90.0)
+    assert total["unattributed_ms"] == (None if logged else pytest.approx(90 - 12 - 60))
+    if plain == "vllm.trace" and not logged:
+        assert total["rho"] == pytest.approx(3 / 30)
+        assert total["verify_inflation"] == pytest.approx(2.0)
+        assert total["relative_token_time"] == pytest.approx(90 / 30 / 3)
+        return
+    for name in ("rho", "rho_round", "verify_inflation", "overhead"):
+        assert plain == "vllm.trace" or total[name] is None
+        assert plain == "vllm.trace" or "profiler" in because[name]
+    if logged and plain == "vllm.trace":  # phases and baseline are alike, the steps are not: what the phases leave open
+        assert total["relative_token_time"] == pytest.approx((12 + 60) / 30 / 3)
+        assert total["relative_token_time_basis"] == "lower_bound"
+    else:
+        assert total["relative_token_time"] == (pytest.approx(45 / 30 / 3) if logged else None)
+    assert total["round_cost"] == (pytest.approx(45 / 30) if logged and plain != "vllm.trace" else None)
+    assert total["overhead"] is None
+    if not logged:
+        assert "the steps are a profiler's" in because["relative_token_time"]

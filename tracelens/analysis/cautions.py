@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tracelens.analysis.alarms import baseline, collect, pooling
 from tracelens.analysis.alarms.chosen import count, rows
-from tracelens.analysis.results import Stratum, Warning, label
+from tracelens.analysis.results import Stratum, Warning, named
 from tracelens.analysis.selection import Defined
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _never_drafted(total: Stratum, strata: Sequence[Stratum]) -> list[Warning]:
         figures = stratum.figures
         k, steps = figures.get("num_speculative_tokens_max"), figures.get("plain_steps")
         if figures.get("drafted") == 0 and k and steps:
-            name = ", ".join(f"{key}={label(value)}" for key, value in stratum.key.items()) or "all traffic"
+            name = named(stratum.key) or "all traffic"
             text = f"K {k:g} is set and no round of {name} drafted a token: is the drafter loaded, and does it propose?"
             found.append(Warning("never_drafted", text, {"plain_steps": steps}))
     return found
@@ -145,7 +145,7 @@ def _runaway(strata: Sequence[Stratum]) -> list[Warning]:
     for stratum in strata:
         share, requests = stratum.figures.get("top_share"), stratum.figures.get("requests") or 0
         if share is not None and share > RUNAWAY_SHARE and requests > 1:
-            name = ", ".join(f"{k}={label(v)}" for k, v in stratum.key.items()) or "all"
+            name = named(stratum.key) or "all"
             text = f"one request owns {share:.0%} of the rounds ({name}): the pooled figures are mostly that request"
             found.append(Warning("runaway_request", text, {"top_share": share, "requests": requests, **stratum.key}))
     return found

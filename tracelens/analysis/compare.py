@@ -32,6 +32,7 @@ _COUNTS = (
     "requests", "rounds", "plain_steps", "drafted", "output_tokens", "num_speculative_tokens",
     "num_speculative_tokens_min", "num_speculative_tokens_max", "mean_drafted", "n_eff", "grain", "baseline_ms",
     "baseline_basis", "baseline_tpot_ms", "baseline_tpot_basis", "tau_committed_basis", "draft_cost_basis",
+    "profiled_times",
     "relative_token_time_basis", "speedup_observed_basis", "control_runs", "control_spread",
 )  # fmt: skip
 _SHARES = ("draft_accept_ratio", "token_accept_prob", "near_k_round_share")

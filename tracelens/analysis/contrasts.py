@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from tracelens.analysis.compared import TWO_CONVENTIONS, Compared
 from tracelens.analysis.mixing import Mix
-from tracelens.analysis.results import Warning, label
+from tracelens.analysis.results import Warning, named
 
 _SHOWN = 5
 _NEEDS_BASELINE = {"rho", "verify_inflation", "overhead", "round_cost", "relative_token_time", "speedup_observed"}
@@ -169,7 +169,7 @@ def _where(row: Compared) -> str:
 
 
 def _name(row: Compared) -> str:
-    return ", ".join(f"{name}={label(value)}" for name, value in row.key.items())
+    return named(row.key)
 
 
 def _some(names: Iterable[str]) -> str:

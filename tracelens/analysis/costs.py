@@ -19,6 +19,10 @@ from tracelens.model.intervals import (
 #: Below this share of the rounds (or tokens) with a baseline of their own engine and model, nothing is compared.
 LEAST_MATCHED = 0.8
 
+_PHASES = ("draft_ms", "draft_ms_per_token", "target_ms")
+# What lies between the phases was logged with the steps.
+_STEPS = ("step_ms", "prefill_step_ms", "sample_ms", "rollback_ms", "repack_ms", "emit_lag_ms")
+
 _FEWEST_UNITS = 1.5  # an effective number: two requests of very different length are fewer than two
 
 
@@ -44,11 +48,27 @@ class Priced:
         return value if value and value > 0 and (share is None or share >= LEAST_MATCHED) else None
 
 
+def comparable(rho: Row, base: Row) -> Row:
+    """A row of `rho.sql` without the times that this baseline (a row of `baseline.sql`) cannot be compared with.
+
+    A profiler slows the steps that it looks at: its times are compared with its own alone. The baseline of a verify
+    pass is of the phases, that of plain steps of the steps, a named value of production.
+    """
+    phases, steps = bool(rho.get("phases_profiled")), bool(rho.get("steps_profiled"))
+    basis = base.get("baseline_basis") or ""
+    plain = phases if basis.startswith("verify") else steps if basis == "plain_steps" else bool(
+        base.get("baseline_profiled"))  # fmt: skip
+    apart = [*_PHASES] * (phases is not plain) + [*_STEPS] * (steps is not plain)
+    return {**rho, **dict.fromkeys(apart)} if basis else rho
+
+
 def costs(rho: Row, priced: Priced, figures: Figures, level: float) -> Figures:
     """Draft cost, verify and round cost over the baseline, from `rho.sql` and `baseline.sql`."""
     names = ("draft_ms", "target_ms", "step_ms", "sample_ms", "rollback_ms", "repack_ms", "emit_lag_ms")
     out: Figures = {name: rho.get(name) for name in (*names, "draft_ms_per_token", "prefill_step_ms")}
     out["draft_cost_basis"] = rho.get("draft_cost_basis")
+    profiled = [name for name in ("phases", "steps") if rho.get(f"{name}_profiled")]
+    out["profiled_times"] = ", ".join(profiled) or None
     for name in ("baseline_ms", "baseline_basis", "baseline_matched_share", "baseline_bucket_share",
                  "baseline_class_share"):  # fmt: skip
         out[name] = priced.base.get(name)
@@ -70,7 +90,7 @@ def costs(rho: Row, priced: Priced, figures: Figures, level: float) -> Figures:
         bound(out, "verify_inflation", None)
     known = [out[name] for name in ("step_ms", "draft_ms", "target_ms")]
     out["unattributed_ms"] = out["overhead"] = None
-    if all(v is not None for v in known):
+    if all(v is not None for v in known) and len(profiled) != 1:
         rest = known[0] - known[1] - known[2]
         out["unattributed_ms"] = rest - sum(out[n] or 0.0 for n in ("sample_ms", "rollback_ms", "repack_ms"))
     if plain is not None and None not in (some.get("step_ms"), draft, some.get("target_ms")):

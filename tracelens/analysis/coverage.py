@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tracelens.analysis.costs import LEAST_MATCHED
-from tracelens.analysis.results import Missing, Stratum, label
+from tracelens.analysis.results import Missing, Stratum, named
 from tracelens.analysis.switches import switch_on
 
 # What each figure hangs on, the likeliest gap first.
@@ -23,19 +23,19 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "tau_request_mean": ("counts", "requests"),
     "n_eff": ("counts", "requests"),
     "top_share": ("counts", "requests"),
-    "rho": ("draft_time", "baseline", "matched"),
+    "rho": ("draft_time", "baseline", "matched", "phases_alike"),
     "rho_verify": ("draft_time", "target_time"),
-    "rho_round": ("draft_time", "baseline", "matched"),
-    "verify_inflation": ("target_time", "baseline", "matched"),
-    "overhead": ("draft_time", "target_time", "step_time", "baseline", "matched"),
-    "round_cost": ("step_time", "baseline", "matched"),
+    "rho_round": ("draft_time", "baseline", "matched", "phases_alike"),
+    "verify_inflation": ("target_time", "baseline", "matched", "phases_alike"),
+    "overhead": ("draft_time", "target_time", "step_time", "baseline", "matched", "phases_alike", "steps_alike"),
+    "round_cost": ("step_time", "baseline", "matched", "steps_alike"),
     "baseline_ms": ("baseline",),
     "relative_token_time_article": ("draft_time", "baseline", "matched", "drafted", "length"),
     "speedup_article": ("draft_time", "baseline", "matched", "drafted", "length"),
     "speedup_with_bonus": ("draft_time", "baseline", "matched", "drafted", "length"),
     "speedup_iid": ("draft_time", "baseline", "matched", "draft_lengths", "length"),
-    "relative_token_time": ("step_time", "baseline", "matched", "rounds", "plain_steps"),
-    "speedup_step": ("step_time", "baseline", "matched", "rounds", "plain_steps"),
+    "relative_token_time": ("step_time", "baseline", "matched", "rounds", "plain_steps", "steps_alike"),
+    "speedup_step": ("step_time", "baseline", "matched", "rounds", "plain_steps", "steps_alike"),
     "speedup_tpot": ("tpot", "baseline_tpot", "matched_tpot"),
     "speedup_observed": ("tpot", "baseline_tpot", "matched_tpot"),
     "tpot_ms": ("tpot",),
@@ -55,7 +55,7 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "repack_ms": ("repack_time",),
     "emit_lag_ms": ("emit_lag",),
     "verify_waste": ("counts", "drafted", "rounds"),
-    "break_even_alpha": ("step_time", "baseline", "matched", "drafted"),
+    "break_even_alpha": ("step_time", "baseline", "matched", "drafted", "steps_alike"),
 }
 
 # What only rounds with a draft have.
@@ -94,6 +94,8 @@ _BECAUSE = {
     "matched": f"less than {LEAST_MATCHED:.0%} of the rounds have a baseline of their own engine and model",
     "matched_tpot": f"less than {LEAST_MATCHED:.0%} of the tokens have a baseline TPOT of their own engine and model",
     "length": "no record holds the draft length",
+    "phases_alike": "draft and verify times are a profiler's, and the baseline was not profiled",
+    "steps_alike": "the steps are a profiler's, and the baseline was not profiled",
     "class_of_times": "step times name no class, so that only the total has them",
     "temperature": "no record holds it",
     "task_type": "no record holds it",
@@ -146,11 +148,13 @@ def _gaps(total: Stratum, strata: Sequence[Stratum], *, timed_apart: bool) -> It
         if total.figures.get(figure) is None:
             yield figure, _lacks(needs, total), ""
             continue
-        lacking = [s for s in strata if s.figures.get(figure) is None]
-        if lacking:
+        apart: dict[str, list[Stratum]] = {}
+        for stratum in strata:
+            if stratum.figures.get(figure) is None:
+                need = _lacks(needs, stratum)
+                apart.setdefault("class_of_times" if timed_apart and need in _TIMES else need, []).append(stratum)
+        for need, lacking in apart.items():
             names = "; ".join(_name(s) for s in lacking[:5]) + ("; …" if len(lacking) > 5 else "")
-            need = _lacks(needs, lacking[0])
-            need = "class_of_times" if timed_apart and need in _TIMES else need
             yield figure, need, f" in {len(lacking)} of {len(strata)} strata: {names}"
     for group, need in GROUPS.items():
         if strata and all(group in s.key and s.key[group] is None for s in strata):
@@ -173,6 +177,7 @@ def _reason(needs: Sequence[str]) -> str:
 def _held(figures: Mapping[str, Any]) -> set[str]:
     """What the figures that are there prove to be logged."""
     share, tpot_share = figures.get("baseline_matched_share"), figures.get("baseline_tpot_matched_share")
+    profiled = figures.get("profiled_times") or ""
     proofs = {
         "counts": figures.get("accepted"),
         "drafted": figures.get("draft_accept_ratio"),
@@ -195,9 +200,11 @@ def _held(figures: Mapping[str, Any]) -> set[str]:
         "matched": True if share is None or share >= LEAST_MATCHED else None,
         "matched_tpot": True if tpot_share is None or tpot_share >= LEAST_MATCHED else None,
         "length": figures.get("theory_length"),
+        "phases_alike": None if "phases" in profiled else True,
+        "steps_alike": None if "steps" in profiled else True,
     }
     return {name for name, proof in proofs.items() if proof is not None}
 
 
 def _name(stratum: Stratum) -> str:
-    return ", ".join(f"{key}={label(value)}" for key, value in stratum.key.items())
+    return named(stratum.key)

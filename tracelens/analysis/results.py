@@ -27,6 +27,11 @@ def label(value: object, column: str = "") -> str:
     return bucket(str(value)) if column in BUCKETS else str(value)
 
 
+def named(key: Mapping[str, object]) -> str:
+    """A stratum in a sentence: `task_type=chat, batch_bucket=3–4`; empty for all traffic."""
+    return ", ".join(f"{column}={label(value, column)}" for column, value in key.items())
+
+
 def bucket(name: str) -> str:
     """A bucket as a person writes it: `0003-0004` is 3–4, `< 0.5k` is < 512."""
     plain = re.sub(r"\b0+(?=\d)(?!\.)", "", name)

@@ -13,7 +13,7 @@ from tracelens.analysis import absent, cautions, costs, coverage, figures
 from tracelens.analysis.answers import Answers, Key, ask
 from tracelens.analysis.asked import encodable
 from tracelens.analysis.claim import Claim
-from tracelens.analysis.costs import Priced
+from tracelens.analysis.costs import Priced, comparable
 from tracelens.analysis.results import Missing, Stratum, Warning
 from tracelens.analysis.selection import Defined, Selection, define_strata, keep_small_tables, utc
 from tracelens.errors import InputError
@@ -134,7 +134,7 @@ def opened(lake: Path, question: Question, more: Sequence[str] = ()) -> Iterator
     by = tuple(dict.fromkeys(question.by))
     _check(question)
     progress.expect(ASKED + len(more))
-    con = connect(lake, grouped=False)
+    con = connect(lake, grouped=False, keep=True)
     try:
         keep_small_tables(con)
         define_grouping(con)
@@ -184,9 +184,10 @@ def stratum_figures(answers: Answers, key: Key, question: Question) -> dict[str,
 
 
 def _priced(answers: Answers, key: Key) -> Priced:
+    base = answers.one("baseline", key)
     return Priced(
-        answers.one("baseline", key),
-        answers.one_priced("rho", key),
+        base,
+        comparable(answers.one_priced("rho", key), base),
         answers.one_priced("alpha", key),
         answers.one_priced("speedup", key),
     )

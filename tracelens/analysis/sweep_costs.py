@@ -164,6 +164,9 @@ def _from_means(figures: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -
     """Lines over the means of runs, or through the one mean of the stratum: what windows and requests give."""
     lines = {name: _over_runs(runs, name, "mean_drafted") for name in ("draft_ms", "target_ms", "step_ms")}
     per_token, target, step = (figures.get(name) for name in ("draft_ms_per_token", "target_ms", "step_ms"))
+    if figures.get("profiled_times") == "phases":
+        # Phases of a profiler are no part of steps that were timed without it; what draft and verify cost is unknown.
+        per_token = target = lines["draft_ms"] = lines["target_ms"] = None
     length = figures.get("mean_drafted")
     if lines["draft_ms"] is not None and lines["target_ms"] is not None:
         draft, verify = lines["draft_ms"], lines["target_ms"]

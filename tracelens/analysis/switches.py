@@ -8,6 +8,7 @@ _BASELINE = (
     "run the same traffic without speculation and ingest it with `--role baseline`, or name one: `--baseline RUN|MS`"
 )
 _MATCHED = "ingest a baseline of every engine and model, or group by engine and model"
+_ALIKE = "profile some steps of a run without speculation, too, and ingest that trace with `--role baseline`"
 _CANONICAL = "write canonical JSON lines from a hook of your own (README: 'Any other engine')"
 _DRAFTER = "look into the engine's start-up log: is the drafter loaded, and does it propose on this traffic?"
 _LABELS = "name it by `--labels FILE`, `--set task_type=…` or rules in tracelens.toml at ingest"
@@ -17,16 +18,28 @@ _VLLM_DETAILED = (
     "from 0.29: `--enable-per-request-metrics --per-request-spec-decode-metrics detailed "
     "--enable-force-include-usage`, with responses logged at the gateway"
 )
-_VLLM_TIMES = (
-    "no vLLM log from 0.10 on holds it (V0 printed stage times up to 0.9.2); time propose and forward in a hook of "
-    "your own and write canonical JSON lines (README: 'Any other engine')"
+_VLLM_SPLIT = (
+    "no vLLM log from 0.10 on holds it (V0 printed stage times up to 0.9.2), a profiler trace does: "
+    "`VLLM_CUSTOM_SCOPES_FOR_PROFILING=1` (from 0.10.2; from 0.29 with `VLLM_USE_V2_MODEL_RUNNER=0`) and "
+    "`--profiler-config.profiler torch`, then POST /start_profile and /stop_profile; profiled steps are slower"
 )
-_RTP_DEBUG = "builds until 2026-03-15 (v0.2.0): `LOG_LEVEL=DEBUG` (engine.log); later ones: " + _CANONICAL
+_VLLM_TIMES = "no vLLM log from 0.10 on holds it; time it in a hook of your own and " + _CANONICAL
+_RTP_PHASES = (
+    "builds until 2026-03-15 (v0.2.0): `LOG_LEVEL=DEBUG` (engine.log); later ones: a timeline (`gen_timeline: true` "
+    "in a request's generate_config, or POST /start_profile), ingested with the logs"
+)
+_RTP_TIMELINE = (
+    "builds from 2026-03-25: a timeline (`gen_timeline: true` in a request's generate_config, or POST /start_profile), "
+    "ingested with the logs"
+)
 _RTP_ROUNDS = "set `LOG_LEVEL=DEBUG`: one line a stream and round in engine.log"
 _RTP_ACCESS = "keep access logs with aux_info; those of builds from 2026-08-20 count accepted tokens"
 _SGLANG_REQUESTS = (
     "`--log-requests --log-requests-format json --log-requests-level 1` (histogram from 0.5.9), or from 0.5.6 "
     "`--export-metrics-to-file --export-metrics-to-file-dir DIR --enable-metrics`"
+)
+_SGLANG_PHASES = (
+    "from 0.5.11: `--enable-metrics` with `SGLANG_ENABLE_METRICS_DEVICE_TIMER=1`, and keep the scrapes of GET /metrics"
 )
 _SGLANG_STEPS = "`--decode-log-interval 1` with `SGLANG_LOG_MS=1` (from 0.5.6)"
 _LLAMA_DEFAULT = "keep the server log at its default level"
@@ -44,9 +57,9 @@ _SWITCH: Mapping[str, Mapping[str, str]] = {
         "plain_steps": _VLLM_DETAILED,
         "requests": _VLLM_DETAILED,
         "single_rounds": _VLLM_DETAILED,
-        "draft_time": _VLLM_TIMES,
-        "target_time": _VLLM_TIMES,
-        "sample_time": _VLLM_TIMES,
+        "draft_time": _VLLM_SPLIT,
+        "target_time": _VLLM_SPLIT,
+        "sample_time": _VLLM_SPLIT,
         "rollback_time": _VLLM_TIMES,
         "repack_time": _VLLM_TIMES,
         "step_time": "`--enable-logging-iteration-details` with synchronous scheduling only (`--no-async-scheduling`)",
@@ -62,9 +75,11 @@ _SWITCH: Mapping[str, Mapping[str, str]] = {
         "requests": _RTP_ACCESS,
         "single_rounds": _RTP_ROUNDS,
         "step_share": _RTP_ROUNDS,
-        "draft_time": _RTP_DEBUG,
-        "target_time": _RTP_DEBUG,
-        "sample_time": _RTP_DEBUG,
+        "draft_time": _RTP_PHASES,
+        "target_time": _RTP_PHASES,
+        "sample_time": _RTP_PHASES,
+        "rollback_time": _RTP_TIMELINE,
+        "repack_time": _RTP_TIMELINE,
         "step_time": _RTP_ROUNDS,
         "tpot": "keep access logs with aux_info (cost_time, first_token_cost_time)",
         "temperature": "keep the query logs (query_access*.log)",
@@ -76,6 +91,8 @@ _SWITCH: Mapping[str, Mapping[str, str]] = {
         "draft_lengths": _SGLANG_REQUESTS,
         "emitted": _SGLANG_REQUESTS,
         "requests": _SGLANG_REQUESTS,
+        "draft_time": _SGLANG_PHASES,
+        "target_time": _SGLANG_PHASES,
         "tpot": _SGLANG_REQUESTS,
         "step_time": _SGLANG_STEPS,
         "temperature": _SGLANG_REQUESTS,
@@ -147,6 +164,8 @@ def switch_on(needs: str | Sequence[str], engines: Collection[str], canonical: C
         return _BASELINE
     if need in ("matched", "matched_tpot"):
         return _MATCHED
+    if need in ("phases_alike", "steps_alike"):
+        return _ALIKE
     if need == "task_type":
         return _LABELS
     if need == "nothing_drafted":

@@ -59,7 +59,7 @@ def rho(figures: Figures) -> tuple[float | None, str]:
 RHO_SIGN = {"rho": "", "rho_verify": " v", "rho_round": " r", "": ""}
 RHO_TEXT = {
     "rho": "one draft token over one plain target step",
-    "rho_verify": "one draft token over the verify pass, as no plain step was measured",
+    "rho_verify": "one draft token over the verify pass, as no plain step to compare it with was measured",
     "rho_round": "the whole draft phase over one plain target step, as drafts are not counted one by one",
 }
 

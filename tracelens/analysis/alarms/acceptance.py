@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tracelens.analysis.alarms.chosen import more, rows
-from tracelens.analysis.results import Stratum, Warning, label
+from tracelens.analysis.results import Stratum, Warning, named
 
 if TYPE_CHECKING:
     import duckdb
@@ -64,7 +64,7 @@ def alarms(con: duckdb.DuckDBPyConnection, strata: Sequence[Stratum], *, forced:
             first = parts[0]
             where = f"run {first['run_id']}"
             if first["stratum"] is not None:
-                where += f" in {', '.join(f'{k}={label(v)}' for k, v in first['stratum'].items())}"
+                where += f" in {named(first['stratum'])}"
             kinds = "place" if len(runs) != len(parts) else "run"
             text = say(where + more(len(parts), kinds), first["ratio"], str(first["engine"]))
             evidence = {"draft_accept_ratio": float(first["ratio"]), "drafted": int(first["drafted"]),
@@ -100,7 +100,7 @@ def _first_always(strata: Sequence[Stratum]) -> list[Warning]:
         if rounds < ROUNDS_IN_A_ROW or not later or hazard[0] is None:
             continue
         if hazard[0] >= FIRST_ALWAYS and min(later) <= LATER_NOT:
-            name = ", ".join(f"{k}={label(v)}" for k, v in stratum.key.items())
+            name = named(stratum.key)
             text = (
                 f"the first draft is accepted in {'every' if hazard[0] >= 1 else 'nearly every'} round"
                 f"{f' ({name})' if name else ''}, later ones are not: accepted seems to count the target's own token "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tracelens.analysis.alarms.chosen import count
 from tracelens.analysis.costs import LEAST_MATCHED
 from tracelens.analysis.matching import literal
-from tracelens.analysis.results import Stratum, Warning, bucket, label
+from tracelens.analysis.results import Stratum, Warning, bucket, label, named
 from tracelens.analysis.selection import Defined
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def _classes(con: duckdb.DuckDBPyConnection, total: Stratum, defined: Defined) -
             "select traffic from (select distinct traffic from unit_sums) where traffic not in"
             " (select traffic from baseline_facts) order by traffic limit 5"
         ).fetchall()
-        which = "; ".join(", ".join(f"{k}={label(v)}" for k, v in row[0].items()) for row in lacking)
+        which = "; ".join(named(row[0]) for row in lacking)
         text = (
             f"{1 - share:.0%} of the {names[name]}{f' ({which})' if which else ''} are of a class that no run without "
             "speculation has: they are compared with all its traffic, whose mix of classes may differ"

@@ -82,10 +82,36 @@ from series group by run_id, surface having sum(steps) >= {LEAST_STEPS}
 order by steps desc, run_id
 """
 
+# A CPU run was measured at an ITL of 60 ms, and under the profiler at 200 to 330.
+_PROFILED = """
+with used as (
+  select run_id, surface from grain_choice where grain = 'window' and place in (steps_from, drafts_from, targets_from)
+)
+select run_id, surface, count(*) as steps
+from chosen_windows semi join used using (run_id, surface)
+where is_profiled(surface) and (step_us is not null or draft_us is not null or target_us is not null)
+group by run_id, surface order by steps desc, run_id, surface
+"""
+
 
 def alarms(con: duckdb.DuckDBPyConnection, total: Stratum) -> list[Warning]:
-    """TPOT that is a time of rounds, and steps that are too short or too long to be steps."""
-    return [*_tpot(con), *_steps(con, total)]
+    """TPOT that is a time of rounds, steps that are too short or too long to be steps, and steps of a profiler."""
+    return [*_tpot(con), *_steps(con, total), *_profiled(con)]
+
+
+def _profiled(con: duckdb.DuckDBPyConnection) -> list[Warning]:
+    found = rows(con, _PROFILED)
+    if not found:
+        return []
+    first = found[0]
+    host = "" if first["surface"].endswith("_device") else ", the host's share most: a draft of many small kernels"
+    text = (
+        f"the step times of run {first['run_id']} come from a profiler ({first['surface']}, {first['steps']} "
+        f"steps){more(len(found))}: profiled steps are slower than production's{host}. They give draft over verify "
+        "time (rho_verify), but are compared with no baseline that was not profiled, too"
+    )
+    return [Warning("profiled_times", text, {"runs": len(found), "run": first["run_id"], "surface": first["surface"],
+                                             "steps": first["steps"]})]  # fmt: skip
 
 
 def _tpot(con: duckdb.DuckDBPyConnection) -> list[Warning]:
