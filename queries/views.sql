@@ -36,8 +36,10 @@ create or replace macro request_key(id) as
     else id
   end;
 
+-- A number of up to four digits counts within one process, redacted (`counter-` and 32 hex digits) or not.
 create or replace macro is_global_id(engine, id) as
-  engine <> 'llama.cpp' and (length(id) >= 5 or not regexp_full_match(id, '[0-9]+'));
+  engine <> 'llama.cpp' and (length(id) >= 5 or not regexp_full_match(id, '[0-9]+'))
+  and not (starts_with(id, 'counter-') and length(id) = 40);
 
 create or replace macro temperature_bucket_of(t) as
   case when t is null then null when t <= 0 then '0' when t <= 0.3 then '(0, 0.3]' when t <= 0.7 then '(0.3, 0.7]'
@@ -139,7 +141,7 @@ create or replace view sources as
 from read_parquet(lake_files('sources'), union_by_name = true)
 union all by name
 select null::varchar as text_sha256, null::map(varchar, varchar) as same_as,
-       null::map(varchar, varchar) as prefixes where false;
+       null::map(varchar, varchar) as prefixes, null::varchar as request_ids where false;
 
 -- Lines of a source whose records another source of this lake holds, too (logs that overlap, a log in two wrappings, two
 -- gateways): `same_as` of the ledger, as long as that other source is there. They count once, as the other's.
@@ -177,11 +179,15 @@ select * exclude (possible) replace (coalesce(weight, 1) as weight),
        tpot_us / 1000.0 as tpot_ms
 from logged_requests anti join copied_lines using (source_id, source_line) where counts(possible);
 
--- A run keeps its role whatever its other columns hold.
+-- A run keeps its role whatever its other columns hold. Lakes of older versions have not all columns: NULL there.
 create or replace view runs as
 select * replace (case when num_speculative_tokens between 0 and 65536 then num_speculative_tokens end
                     as num_speculative_tokens)
-from read_parquet(lake_files('runs'), union_by_name = true);
+from (
+  select null::varchar as scope where false
+  union all by name
+  from read_parquet(lake_files('runs'), union_by_name = true)
+);
 
 create or replace view rejects as from read_parquet(lake_files('rejects'), union_by_name = true);
 

@@ -87,6 +87,9 @@ def read(
                 progress(len(block.data))
             if document.takes(block):
                 continue
+            if document.outgrown:
+                rejects.append(Reject(1, f"a JSON document longer than {DOCUMENT_LIMIT} bytes: read as lines", None, 0))
+                document.outgrown = False
             for held in document.release():
                 _found(finder, held, engines, parsed, rejects)
             _found(finder, block, engines, parsed, rejects)
@@ -225,6 +228,7 @@ class _Document:
 
     def __init__(self, one_line: bool) -> None:
         self.elements: int | None = None
+        self.outgrown = False
         self._blocks: list[Block] = []
         self._size = 0
         self._open: bool | None = one_line or None  # None: not decided yet
@@ -236,7 +240,7 @@ class _Document:
         if not self._open:
             return False
         if self._size + len(block.data) > DOCUMENT_LIMIT:
-            self._open = False
+            self._open, self.outgrown = False, True
             return False
         self._blocks.append(block)
         self._size += len(block.data)

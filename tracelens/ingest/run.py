@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
@@ -15,11 +16,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from tracelens import logs
 from tracelens.engines.base import Engine
 from tracelens.ingest import copies, signals
 from tracelens.ingest.holdings import Held
 from tracelens.ingest.labels import Labels, read_labels, read_rules
 from tracelens.ingest.options import IngestOptions, Staged, Summary
+from tracelens.ingest.redact import held, redaction_of
 from tracelens.ingest.rows import parse_sets
 from tracelens.ingest.stage import GRID, Job, stage
 from tracelens.lake import ledger
@@ -29,6 +32,9 @@ from tracelens.sources.stream import BlockStream
 
 __all__ = ["IngestOptions", "Progress", "Summary", "adoptable_runs", "ingest", "is_json_log"]
 
+log = logging.getLogger(__name__)
+#: Wrong lines that a summary shows.
+EXAMPLES = 5
 # One commit for so many sources or bytes: a crash loses at most this much work.
 _BATCH_SOURCES = 256
 _BATCH_BYTES = 1 << 30
@@ -79,7 +85,10 @@ def ingest(
     files, skipped = discover(paths)
     store = Store(lake)
     known = ledger.read(lake)
+    redaction = redaction_of(lake, options, known)
     tally = _Tally(skipped)
+    ids = "kept" if redaction is None else redaction.mark
+    logs.info(log, "ingest begins", files=len(files), known=len(known.entries), request_ids=ids)
     sizes = tuple(sorted({_HEAD, *GRID, *known.sizes(), *(f.size for f in files if f.size)}))
     with _workers(files, options, tools) as run:
         for i, wave in enumerate(_waves(files)):
@@ -90,13 +99,13 @@ def ingest(
                 with store.transaction() as txn:
                     names = {} if options.replace else {e.sha256: e.name for e in known.entries}
                     jobs = [
-                        Job(f, options, columns, sizes, names, adopt.get(f.folder_key[:8], {}), txn.folder)
+                        Job(f, options, columns, sizes, names, adopt.get(f.folder_key[:8], {}), txn.folder, redaction)
                         for f in batch
                         if options.replace or not _same_as_before(f, known, tally)
                     ]
                     _commit(txn, list(zip(jobs, run(jobs, progress), strict=True)), tally, options.replace, amend)
                 known = ledger.read(lake)
-    return tally.summary(time.monotonic() - begun)
+    return tally.summary(time.monotonic() - begun, held(known))
 
 
 def adoptable_runs(lake: Path) -> dict[str, dict[str, str]]:
@@ -216,7 +225,7 @@ def _workers(files: Sequence[SourceFile], options: IngestOptions, tools: _Tools)
 
         yield here
         return
-    start = (options, tools.labels)
+    start = (options, tools.labels, logs.level())
     with ProcessPoolExecutor(min(jobs, len(files)), get_context("spawn"), _start_worker, start) as pool:
 
         def there(batch: Sequence[Job], progress: Progress | None) -> Iterator[Staged]:
@@ -231,8 +240,11 @@ def _workers(files: Sequence[SourceFile], options: IngestOptions, tools: _Tools)
 _worker_tools: list[_Tools] = []  # set once, by the initialiser of a worker process; empty everywhere else
 
 
-def _start_worker(options: IngestOptions, labels: Labels) -> None:
+def _start_worker(options: IngestOptions, labels: Labels, told: int | None) -> None:
     from tracelens.engines import load
+
+    if told is not None:
+        logs.to_stderr(told)
 
     _worker_tools.append(_Tools(load(options.engine), labels))
 
@@ -245,6 +257,7 @@ def _commit(
     txn: Transaction, done: Sequence[tuple[Job, Staged]], tally: _Tally, replace: bool, amend: Amend | None
 ) -> None:
     """Look at the ledger as it is now, drop what is there already, replace what has grown, and commit."""
+    begun = time.monotonic()
     with txn.locked():
         known = ledger.read(txn.store.root)
         by_sha = {} if replace else {digest: e.name for digest, e in known.by_sha256().items()}
@@ -292,6 +305,7 @@ def _commit(
             clean = [{k: v for k, v in r.items() if not k.startswith("_")} for r in rows.values()]
             ledger.write(clean, txn.path(f"sources/{txn.folder.name}.parquet"))
         txn.commit(delete=tuple(delete), have_lock=True)
+    logs.info(log, "committed", sources=len(rows), replaced=len(replaced), seconds=time.monotonic() - begun)
 
 
 def _known_as(entry: Mapping[str, Any] | None, known: Mapping[str, str]) -> str | None:
@@ -360,13 +374,13 @@ class _Tally:
         assert one.entry is not None
         self._add(one.entry, 1)
         self.remarks += [(one.name, remark) for remark in one.remarks]
-        for engine, held in one.held.items():
-            self.held.setdefault(engine, Held()).add(held)
+        for engine, columns in one.held.items():
+            self.held.setdefault(engine, Held()).add(columns)
         if "generic" not in one.held and any(s.startswith("generic.") for s in one.entry["surfaces"]):
             self.unheld.add("generic")
         self.reasons.update(one.reasons)
         self.examples += [f"{one.name}:{line}: {why}" for line, why in one.first_rejects][
-            : max(0, 5 - len(self.examples))
+            : max(0, EXAMPLES - len(self.examples))
         ]
 
     def copied(self, entry: Mapping[str, Any], names: Mapping[str, str]) -> None:
@@ -389,10 +403,11 @@ class _Tally:
         for surface, count in entry["surfaces"].items():
             self.surfaces[surface] += sign * count
 
-    def summary(self, seconds: float) -> Summary:
+    def summary(self, seconds: float, request_ids: str) -> Summary:
         return Summary(
             self.sources, len(self.notes), {k: v for k, v in self.rows.items() if v}, self.rejects, self.unrecognised,
             {k: v for k, v in sorted(self.surfaces.items()) if v}, dict(self.reasons.most_common()), tuple(self.notes),
             tuple(self.examples), self.bytes, seconds, tuple(self.remarks),
             {engine: held for engine, held in self.held.items() if engine not in self.unheld}, tuple(self.copies),
+            request_ids,
         )  # fmt: skip

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.errors import InputError
 from tracelens.lake import progress
-from tracelens.lake.schema import TABLES
+from tracelens.lake.schema import SCHEMA_VERSION, TABLES, newer
 from tracelens.lake.snapshot import Reading
 from tracelens.resources import room
 
@@ -90,6 +91,7 @@ def _define_tables(
         con.execute("set allowed_directories = $1", [[str(lake), _plain(str(lake))]])
         con.execute("set enable_external_access = false")
     progress.connected(con)
+    _check_version(con, lake)
     if not keep or not _is_tiny(path for paths in files.values() for path in paths):
         con.execute(_views()[0])
         keep_copies(con)
@@ -135,6 +137,18 @@ def keep_copies(con: duckdb.DuckDBPyConnection) -> None:
     # The optimizer takes an anti join with what is empty by its definition out of a plan; with an empty table, not.
     which = "" if found and found[0] else " where false"
     con.execute(f"create or replace view copied_lines as from kept_copied_lines{which}")
+
+
+def _check_version(con: duckdb.DuckDBPyConnection, lake: Path) -> None:
+    """Refuse a lake of a newer tracelens before its columns are asked for what they may not hold any more."""
+    import duckdb
+
+    with suppress(duckdb.BinderException):  # a ledger of somebody else, without the column
+        found = con.execute(
+            "select max(schema_version) from read_parquet(getvariable('lake_files')['sources'], union_by_name = true)"
+        ).fetchone()
+        if found and (found[0] or 0) > SCHEMA_VERSION:
+            raise InputError(newer(lake, found[0]))
 
 
 def _plain(path: str) -> str:

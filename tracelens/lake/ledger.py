@@ -12,10 +12,13 @@ from typing import Any
 
 from tracelens.errors import InputError
 from tracelens.lake import journal
-from tracelens.lake.schema import SCHEMA_VERSION, TABLES, table
+from tracelens.lake.schema import SCHEMA_VERSION, TABLES, newer, table
 from tracelens.lake.snapshot import reading
 
-_WANTED = ["source_id", "name", "sha256", "bytes", "schema_version", "text_sha256", "prefixes", "surfaces", "same_as"]
+_WANTED = ["source_id", "name", "sha256", "bytes", "schema_version", "text_sha256", "prefixes", "surfaces", "same_as",
+           "request_ids"]  # fmt: skip
+# Columns of `sources` and `runs` that lakes of older versions have not.
+_LATER = ("request_ids", "scope", "text_sha256", "prefixes", "same_as")
 _HOLD_ROWS = tuple(name for name in TABLES if name != "sources")
 _TRIES = 20
 _PAUSE = 0.05
@@ -34,6 +37,7 @@ class Entry:
     prefixes: Mapping[int, str] = field(default_factory=dict, hash=False, compare=False)
     surfaces: frozenset[str] = frozenset()
     same_as: frozenset[str] = frozenset()  # sources whose records some of its own are
+    request_ids: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,10 @@ class Ledger:
         """Sizes at which a longer file may turn out to be a grown version of a known one."""
         return tuple(sorted({e.bytes for e in self.entries if e.bytes}))
 
+    def request_ids(self) -> frozenset[str]:
+        """How the sources hold request ids: `kept`, `redacted:<which salt>`; what older versions wrote is kept."""
+        return frozenset(e.request_ids or "kept" for e in self.entries)
+
     def grown_from(self, prefixes: Mapping[int, str]) -> tuple[Entry, ...]:
         """Sources whose whole content is the beginning of a file with these prefix digests."""
         return tuple(e for e in self.entries if e.bytes and prefixes.get(e.bytes) == e.sha256)
@@ -64,7 +72,7 @@ def read(root: Path) -> Ledger:
     rows = rows_of(root, "sources", _WANTED)
     version = max((row["schema_version"] or 0 for _, row in rows), default=0)
     if version > SCHEMA_VERSION:
-        raise InputError(f"the lake at {root} was written by a newer tracelens (schema {version}): upgrade tracelens")
+        raise InputError(newer(root, version))
     return Ledger(tuple(_entry(name, row) for name, row in rows))
 
 
@@ -72,7 +80,8 @@ def _entry(file: str, row: Mapping[str, Any]) -> Entry:
     surfaces, same = (frozenset(k for k, _ in row.get(c) or ()) for c in ("surfaces", "same_as"))
     size, text = row["bytes"] or 0, row.get("text_sha256")
     prefixes = {int(n): digest for n, digest in row.get("prefixes") or ()}
-    return Entry(row["source_id"], row["name"] or "", row["sha256"], size, file, text, prefixes, surfaces, same)
+    return Entry(row["source_id"], row["name"] or "", row["sha256"], size, file, text, prefixes, surfaces, same,
+                 row.get("request_ids"))  # fmt: skip
 
 
 def rows_of(root: Path, table: str, columns: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
@@ -93,9 +102,10 @@ def _rows(path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:  # an older version's has fewer columns
-            known = [c for c in columns if c in file.schema_arrow.names]
-            found: list[dict[str, Any]] = file.read(columns=known).to_pylist()
+        with pq.ParquetFile(path) as file:
+            there = set(file.schema_arrow.names)
+            absent = [c for c in columns if c in _LATER and c not in there]
+            found: list[dict[str, Any]] = file.read(columns=[c for c in columns if c not in absent]).to_pylist()
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, KeyError) as error:
@@ -104,7 +114,7 @@ def _rows(path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
         raise InputError(
             f"{path} can't be read ({type(error).__name__}): it is broken or not tracelens' own; move it away"
         ) from error
-    return found
+    return [row | dict.fromkeys(absent) for row in found] if absent else found
 
 
 def files_of(root: Path, source_ids: Sequence[str]) -> tuple[str, ...]:

@@ -17,6 +17,8 @@ from tracelens.sources.discover import SourceFile
 from tracelens.sources.text import UTF8_BOM, encoding_of, is_binary
 
 _HEAD = 64 << 10
+#: Bytes of a line; what is longer is dropped while it is read, and told.
+MAX_LINE = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class BlockStream:
         source: SourceFile,
         *,
         block_bytes: int = 4 << 20,
-        max_line: int = 8 << 20,
+        max_line: int = MAX_LINE,
         checkpoints: Sequence[int] = (),
         takes: Callable[[bytes], bool] | None = None,
     ) -> None:
