@@ -81,7 +81,7 @@ create or replace macro is_profiled(surface) as
 create or replace macro differs(x) as (min(x) is distinct from max(x))::integer;
 
 -- ---------------------------------------------------------------- tables
--- As they lie in the files. `possible` is what ingest makes sure of (engines/generic/rules.py): a file of another writer
+-- As they lie in the files. `possible` is what ingest makes sure of (engines/generic/rules.py): files of another writer
 -- may hold a weight that is no number, or more accepted than drafted, and one such row spoils the sums of all.
 create or replace view logged_rounds as
 select *,
@@ -143,8 +143,8 @@ union all by name
 select null::varchar as text_sha256, null::map(varchar, varchar) as same_as,
        null::map(varchar, varchar) as prefixes, null::varchar as request_ids where false;
 
--- Lines of a source whose records another source of this lake holds, too (logs that overlap, a log in two wrappings, two
--- gateways): `same_as` of the ledger, as long as that other source is there. They count once, as the other's.
+-- Lines of a source whose records another source of this lake holds, too (logs that overlap, a log in two wrappings,
+-- two gateways): `same_as` of the ledger, as long as that other source is there. They count once, as the other's.
 create or replace view copied_ranges as
 with told as (
   select source_id, unnest(map_keys(same_as)) as other_id, unnest(map_values(same_as)) as lines from sources
@@ -152,7 +152,8 @@ with told as (
   select source_id, other_id, unnest(string_split(lines, ',')) as part from told
   where other_id in (select source_id from sources)
 )
-select source_id, other_id, split_part(part, '-', 1)::bigint as first_line, split_part(part, '-', -1)::bigint as last_line
+select source_id, other_id, split_part(part, '-', 1)::bigint as first_line,
+       split_part(part, '-', -1)::bigint as last_line
 from parts;
 
 create or replace view copied_lines as
@@ -252,7 +253,9 @@ select 'request' as grain, 2 as grain_order, run_id, surface, count(*) as record
        count(coalesce(rounds, iterations, drafted, emitted)) as other_counts, count(rounds) as know_rounds,
        sum(rounds) filter (drafted = rounds * coalesce(num_speculative_tokens, len(accepted_hist) - 1))
          / nullif(sum(rounds), 0) as fixed_share,
-       0 as plain, sum(drafted)::bigint as drafted, count(draft_us) as drafts, count(target_us) as targets, 0 as steps
+       0 as plain, sum(drafted)::bigint as drafted, count(draft_us) as drafts, count(target_us) as targets, 0 as steps,
+       count(coalesce(decode_us, tpot_us)) as timed,
+       count(coalesce(decode_us, tpot_us)) filter (not starts_with(request_id, source_id || '#')) as timed_by_id
 from requests_joined group by run_id, surface
 union all by name
 select 'window' as grain, 3 as grain_order, run_id, surface, count(*) as records, count(accepted) as counts,
@@ -284,6 +287,8 @@ select *,
                                               surface)
          as steps_from,
        grain || case when grain = 'request' then '' else ' ' || surface end as place,
+       -- A benchmark's list of times without ids is of requests that the server's own records may hold, too.
+       timed > 0 and timed_by_id = 0 and max(timed_by_id) over (partition by scope) >= timed as timed_elsewhere,
        sum(plain) over (partition by scope) = 0
          and max(case when grain = 'round' then counts else 0 end) over (partition by scope) > 0 as plain_missing
 from (
@@ -297,11 +302,11 @@ from (
 create or replace view superseded as
 select run_id, grain, surface, counts_from <> place as counts, drafts_from <> place as drafts,
        targets_from <> place as targets, steps_from <> place as steps, plain_missing and grain = 'request' as plain,
-       grain <> 'round' and coalesce(fixed_share, 0) < 0.8 as loose
+       grain <> 'round' and coalesce(fixed_share, 0) < 0.8 as loose, coalesce(timed_elsewhere, false) as times
 from grain_choice
 where (counts + other_counts > 0 and counts_from <> place) or (drafts > 0 and drafts_from <> place)
    or (targets > 0 and targets_from <> place) or (steps > 0 and steps_from <> place)
-   or (grain <> 'round' and counts > 0 and coalesce(fixed_share, 0) < 0.8);
+   or (grain <> 'round' and counts > 0 and coalesce(fixed_share, 0) < 0.8) or timed_elsewhere;
 
 -- One row a run: its constants, and its role (a run that drafted is speculative unless somebody said otherwise).
 create or replace view run_traits as
@@ -421,7 +426,13 @@ labelled as materialized (from request_traits), round_rows as (
          case when s.drafts then null else r.draft_us end as draft_us,
          case when s.drafts or r.draft_us is null then null else r.drafted end as drafted_timed,
          case when s.targets then null else r.target_us end as target_us,
-         r.prompt_tokens, r.output_tokens, r.ttft_us, r.decode_us, r.e2e_us, r.queue_us, r.tpot_us, r.preemptions
+         case when not coalesce(s.times, false) then r.prompt_tokens end as prompt_tokens,
+         case when not coalesce(s.times, false) then r.output_tokens end as output_tokens,
+         case when not coalesce(s.times, false) then r.ttft_us end as ttft_us,
+         case when not coalesce(s.times, false) then r.decode_us end as decode_us,
+         case when not coalesce(s.times, false) then r.e2e_us end as e2e_us,
+         case when not coalesce(s.times, false) then r.queue_us end as queue_us,
+         case when not coalesce(s.times, false) then r.tpot_us end as tpot_us, r.preemptions
   from requests_joined r
   left join traits t on t.run_id = r.run_id
   left join elsewhere s on s.grain = 'request' and s.run_id = r.run_id and s.surface = r.surface

@@ -268,3 +268,17 @@ def test_a_mean_of_many_requests_is_no_request(tmp_path: Path) -> None:
     drawn = report(write_lake(tmp_path / "drawn", requests=[*sampled, *plain], runs=BASELINE), ReportOptions(by=()))
     assert drawn.total.figures["tpot_requests"] == 10
     assert drawn.total.figures["tpot_p50_ms"] == pytest.approx(20.0, rel=0.02)
+
+
+@pytest.mark.parametrize(("by_id", "listed", "counted"), [(12, 8, 12), (8, 8, 8), (4, 8, 12), (0, 8, 8)])
+def test_times_without_ids_beside_the_servers_own(tmp_path: Path, by_id: int, listed: int, counted: int) -> None:
+    """A benchmark's list may be of the requests that the server tells of: then it gives no second TPOT."""
+    served = [*requests("on", None, 20, by_id)]
+    bench = [{**row, "request_id": f"b#{i}.0", "source_id": "b", "source_line": i, "surface": "vllm.bench_request"}
+             for i, row in enumerate(requests("on", None, 30, listed))]  # fmt: skip
+    runs = [{"run_id": "on", "model": "m", "scope": "s"}]
+    total = report(write_lake(tmp_path, requests=[*served, *bench], runs=runs), ReportOptions(by=())).total.figures
+    assert total["tpot_requests"] == counted
+    assert total["output_tokens"] == 101 * counted
+    only = {12: 20.0, 8: 20.0, 0: 30.0}.get(by_id)
+    assert only is None or total["tpot_ms"] == pytest.approx(only, rel=0.02)
