@@ -170,6 +170,8 @@ def switch_on(needs: str | Sequence[str], engines: Collection[str], canonical: C
         return _ALIKE
     if need == "task_type":
         return _LABELS
+    needs = ["drafted" if need == "timed_drafts" else need for need in needs]
+    need = needs[0]
     if need == "nothing_drafted":
         return _DRAFTER
     texts: dict[str, list[str]] = {}

@@ -243,10 +243,14 @@ def _drafts(rows: pl.DataFrame) -> pl.DataFrame:
         chain_lengths(rows), on="key", how="left", maintain_order="left"
     )
     tree = pl.col("verified") - 1 != pl.col("steps")
-    return rows.with_columns(
+    rows = rows.with_columns(
         k=pl.when(pl.col("steps").is_null()).then("_chain").when("_same").then("steps"),
         nodes=pl.when(tree & pl.col("_same")).then(pl.col("verified") - 1),
     )
+    # Series of one scrape under other labels (a timer that names fewer) are of the same server.
+    known = pl.col("k").drop_nulls()
+    others = pl.when(known.n_unique() == 1).then(known.first()).over(_AT)
+    return rows.with_columns(k=pl.when(pl.col("steps").is_null()).then(pl.coalesce("k", others)).otherwise("k"))
 
 
 def chain_lengths(rows: pl.DataFrame) -> pl.DataFrame:
