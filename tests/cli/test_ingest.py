@@ -89,6 +89,7 @@ def test_json(tool: Tool, log: Path) -> None:
         "surfaces": {"vllm.v1_line": 1},
         "reject_reasons": {"incomplete line: no drafted": 1},
         "notes": [],
+        "faults": [],
     }
     assert {"rho", "tpot_ms", "temperature"} <= {m["figure"] for m in missing}
     assert all(set(m) == {"figure", "because", "switch_on"} and all(m.values()) for m in missing)

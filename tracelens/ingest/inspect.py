@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelens.analysis.results import Missing
-from tracelens.engines.base import Context, Engine, Tables
+from tracelens.engines.base import Context, Engine, Reject, Tables
 from tracelens.ingest import advice
+from tracelens.ingest.guard import guarded
 from tracelens.ingest.options import IngestOptions
 from tracelens.ingest.read import read
 from tracelens.lake.schema import DAY_OF
@@ -100,7 +101,10 @@ def _inspect(file: SourceFile, engines: Sequence[Engine], options: IngestOptions
             continue
         for surface, frames in parsed.frames.items():
             surfaces[surface] = surfaces.get(surface, 0) + sum(f.height for f in frames)
-        made = engine.assemble(parsed.frames, context)
+        made, broken = Tables(), list[Reject]()
+        with guarded(engine.name, broken):
+            made = engine.assemble(parsed.frames, context)
+        rejects += len(broken)
         rejects += len(made.rejects)
         versions |= _values(made.runs, "engine_version")
         models |= _values(made.runs, "model") | _values(made.requests, "model")

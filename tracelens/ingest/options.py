@@ -38,6 +38,7 @@ class Staged:
     first_rejects: list[tuple[int, str]] = field(default_factory=list)
     started_runs: dict[str, list[str]] = field(default_factory=dict)
     note: str | None = None
+    faults: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +56,5 @@ class Summary:
     examples: tuple[str, ...]
     bytes: int
     seconds: float
+    # (source, what) of parts that a fault of ours kept from being read.
+    faults: tuple[tuple[str, str], ...] = ()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens.engines.base import Engine, JsonRecord, Parsed, Reject
 from tracelens.ingest import signals
+from tracelens.ingest.guard import guarded
 from tracelens.sources.discover import SourceFile
 from tracelens.sources.lines import LineFinder
 from tracelens.sources.stream import Block, BlockStream
@@ -176,7 +177,8 @@ def _text(text: pl.DataFrame, found: set[bytes] | None, engines: Sequence[Engine
         if len(readers) > 1:
             wanted = text.filter(pl.col("text").str.contains_any([n.decode() for n in engine.needles]))
         if wanted.height:
-            parsed[engine.name].merge(engine.lines(wanted))
+            with guarded(engine.name, parsed[engine.name].rejects, wanted["line"][0]):
+                parsed[engine.name].merge(engine.lines(wanted))
 
 
 def _decoded(frame: pl.DataFrame, rejects: list[Reject]) -> list[JsonRecord]:
@@ -204,7 +206,9 @@ def _records(records: list[JsonRecord], engines: Sequence[Engine], parsed: dict[
     for engine in engines:
         if not records:
             return
-        found = engine.records(records)
+        found = Parsed()
+        with guarded(engine.name, parsed[engine.name].rejects, records[0].line):
+            found = engine.records(records)
         if not found.claimed and not found.frames and not found.rejects:
             continue
         parsed[engine.name].merge(found)

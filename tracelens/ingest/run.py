@@ -325,6 +325,7 @@ class _Tally:
         self.surfaces: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
         self.examples: list[str] = []
+        self.faults: list[tuple[str, str]] = []
         self.rejects = 0
         self.unrecognised = 0
         self.bytes = 0
@@ -336,6 +337,7 @@ class _Tally:
         assert one.entry is not None
         self._add(one.entry, 1)
         self.reasons.update(one.reasons)
+        self.faults += [(one.name, what) for what in one.faults]
         self.examples += [f"{one.name}:{line}: {why}" for line, why in one.first_rejects][
             : max(0, 5 - len(self.examples))
         ]
@@ -358,5 +360,5 @@ class _Tally:
         return Summary(
             self.sources, len(self.notes), {k: v for k, v in self.rows.items() if v}, self.rejects, self.unrecognised,
             {k: v for k, v in sorted(self.surfaces.items()) if v}, dict(self.reasons.most_common()), tuple(self.notes),
-            tuple(self.examples), self.bytes, seconds,
+            tuple(self.examples), self.bytes, seconds, tuple(self.faults),
         )  # fmt: skip
