@@ -232,3 +232,20 @@ def test_growth_adds_up_to_what_every_start_counted(starts: list[list[tuple[int,
     # A page that is missing changes no sum, unless it was the last one of its start or hid it.
     if dropped + 1 < len(values) and not out["fell"][dropped + 1] and not (out["fell"][dropped]):
         assert grown(*values[:dropped], *values[dropped + 1 :])["d.a"].sum() == expected[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ('a="1",b="2"', {"a": "1", "b": "2"}),
+        (' a = "1" , b="x,y" ,', {"a": "1", "b": "x,y"}),
+        (r'a="q\"u\\",b="n\nl"', {"a": 'q"u\\', "b": "n\nl"}),
+        ('junk,a="1",more junk,b="2"', {"a": "1", "b": "2"}),
+        ('a="open', {}),
+        ("a" * 100_000, {}),
+        (", " * 100_000, {}),
+        ("", {}),
+    ],
+)
+def test_labels(text: str, labels: dict[str, str]) -> None:
+    assert labels_of(text) == labels

@@ -16,7 +16,9 @@ from tracelens.engines.units import LONGEST_DRAFT
 
 # Labels that tell apart the Prometheus servers that scraped, and not the processes that were.
 _SCRAPERS = ("prometheus", "prometheus_replica", "__replica__")
-_PAIR = re.compile(r'[\s,]*([^\s=,"]+)\s*=\s*"((?:[^"\\]|\\.)*)"')
+# A pair, or what is none, up to the next comma. Possessive, and each match begins where the last has ended: labels may
+# be as long as a line, and no place of them is looked at twice.
+_PAIR = re.compile(r'[\s,]*+(?:([^\s=,"]++)\s*+=\s*+"((?:[^"\\]|\\.)*+)"|[^,]++)', re.S)
 _ESCAPE = re.compile(r"\\(.)", re.S)
 # A counter that falls this often, at every third scrape or more, is no counter of one process.
 _RESTLESS_FALLS = 5
@@ -153,8 +155,8 @@ def restless(rows: pl.DataFrame) -> pl.DataFrame:
 
 def labels_of(text: str) -> dict[str, str]:
     """Labels as they stand between the braces of a sample, unescaped."""
-    pairs = _PAIR.findall(text)
-    return {k: _ESCAPE.sub(lambda m: "\n" if m[1] == "n" else m[1], v) for k, v in pairs}
+    pairs = (hit.groups() for hit in iter(_PAIR.scanner(text).match, None))  # type: ignore[attr-defined]
+    return {k: _ESCAPE.sub(lambda m: "\n" if m[1] == "n" else m[1], v) for k, v in pairs if k is not None}
 
 
 def is_count(column: str) -> pl.Expr:

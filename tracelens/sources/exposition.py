@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 _LABELS = r'\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\}'
-_NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|(?i:inf(?:inity)?|nan))"
+_NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|(?i:inf(?:inity)?|nan))"
 # Name and labels (of which one may be missing, not both), value, own stamp; an exemplar of OpenMetrics may follow.
 _SAMPLE = (
     rf"^(?:({_NAME})(?:[ \t]*{_LABELS}[ \t]*|[ \t]+)|{_LABELS}[ \t]*)({_NUMBER})"

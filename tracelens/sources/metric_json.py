@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, AnyStr
 
 from tracelens.engines.base import JsonRecord, Reject
+from tracelens.engines.units import meaning, real
 
 if TYPE_CHECKING:
     import polars as pl
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 KEYS: Sequence[bytes] = (b'"__name__"', b'"resultType"', b'"endpoint_url"')
 
 _NAMELESS = "a query result without the metric's name (rate, sum and other functions drop it): query the metric itself"
+_NO_NUMBER = "broken sample: its value is too large for a number"
+_UNTOLD = "broken series: its type or its endpoint is no text"
 _BROKEN = "broken series: no list of stamps and numbers"
 _DOCUMENT = re.compile(rb'\s*\{\s*"status"\s*:\s*"success"\s*,.{0,4096}?"result"\s*:\s*\[', re.S)
 _SERIES = re.compile(rb'\s*(?:\[\s*)?\{\s*"metric"\s*:\s*\{[^}]{0,4096}"__name__"', re.S)
@@ -66,7 +69,7 @@ def samples(records: Sequence[JsonRecord], prefixes: Sequence[str], rejects: lis
         elif "timestamp_ns" in value:
             _scrape(value, record, taken, rejects)
         else:
-            _growth(value, record, taken)
+            _growth(value, record, taken, rejects)
     return taken.frame()
 
 
@@ -208,11 +211,13 @@ def _points(value: Mapping[str, Any]) -> tuple[list[str], list[float | None]]:
     """Stamps (text) and numbers of a series.
 
     Raises:
-        TypeError, ValueError, OverflowError: the lists are none, or hold something else.
+        TypeError, ValueError, OverflowError: the lists are missing or none, or hold something else.
     """
     if "timestamps" in value:
         # VictoriaMetrics writes what is no number as null, and infinities as text.
-        stamps, values = value["timestamps"], value["values"]
+        stamps, values = value["timestamps"], value.get("values")
+        if values is None:
+            raise TypeError
         if len(stamps) != len(values):
             raise ValueError
         return [str(int(s)) for s in stamps], [None if v is None else float(v) for v in values]
@@ -240,12 +245,14 @@ def _scrape(value: Mapping[str, Any], record: JsonRecord, taken: _Taken, rejects
             labels = labels_text(sample.get("labels"))
             parts = ((name, "value"), (f"{name}_sum", "sum"), (f"{name}_count", "count"))
             for full, key in parts:
-                number = sample.get(key)
-                if isinstance(number, (int, float)) and not isinstance(number, bool):
-                    taken.add(record.line, _text(stream), full, labels, [str(stamp)], [float(number)])
+                number = real(sample.get(key))
+                if number is not None:
+                    taken.add(record.line, _text(stream), full, labels, [str(stamp)], [number])
+                elif type(sample.get(key)) is int:
+                    rejects.append(Reject(record.line, _NO_NUMBER, None, record.offset))
 
 
-def _growth(value: Mapping[str, Any], record: JsonRecord, taken: _Taken) -> None:
+def _growth(value: Mapping[str, Any], record: JsonRecord, taken: _Taken, rejects: list[Reject]) -> None:
     """AIPerf's summary: how much each counter grew from the first to the last scrape, as 0 there and the sum here."""
     endpoints = _summary_of(value) or {}
     for name, metric in value["metrics"].items():
@@ -254,16 +261,23 @@ def _growth(value: Mapping[str, Any], record: JsonRecord, taken: _Taken) -> None
         found = metric.get("series")
         for one in found if isinstance(found, list) else ():
             stats = one.get("stats") if isinstance(one, dict) else None
-            about = endpoints.get(one.get("endpoint_url")) if isinstance(stats, dict) else None
-            if not isinstance(about, dict) or not isinstance(stats, dict):
+            if not isinstance(stats, dict):
+                continue
+            if not isinstance(one.get("endpoint_url", ""), str) or not isinstance(metric.get("type", ""), str):
+                rejects.append(Reject(record.line, _UNTOLD, None, record.offset))
+                continue
+            about = meaning(endpoints, one.get("endpoint_url"))
+            if not isinstance(about, dict):
                 continue
             stamps = [str(about[k]) for k in ("first_update_ns", "last_update_ns") if isinstance(about.get(k), int)]
-            for key, tail in _GROWTH.get(metric.get("type", ""), ()):
-                number = stats.get(key)
-                if len(stamps) == 2 and isinstance(number, (int, float)):
+            for key, tail in meaning(_GROWTH, metric.get("type")) or ():
+                number = real(stats.get(key))
+                if number is None and type(stats.get(key)) is int:
+                    rejects.append(Reject(record.line, _NO_NUMBER, None, record.offset))
+                if len(stamps) == 2 and number is not None:
                     labels = labels_text(one.get("labels"))
                     stream = _text(one.get("endpoint_url"))
-                    taken.add(record.line, stream, name + tail, labels, stamps, [0.0, float(number)])
+                    taken.add(record.line, stream, name + tail, labels, stamps, [0.0, number])
 
 
 def _summary_of(value: Mapping[str, Any]) -> Mapping[str, Any] | None:
