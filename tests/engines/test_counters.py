@@ -34,7 +34,7 @@ def frame(*samples: tuple[int | None, str | None, str, str, float]) -> pl.DataFr
 
 
 def rows_of(samples: pl.DataFrame, layout: Layout = LAYOUT) -> pl.DataFrame:
-    return scrapes(samples, layout, lambda f: resolve(f, tz=None, year=None, mtime=None))
+    return scrapes(samples, layout, lambda f: resolve(f, tz=None, year=None, mtime=None), "s", [])
 
 
 def grown(*values: Sequence[float | None], columns: Sequence[str] = ("a", "b"), **group: Any) -> pl.DataFrame:
@@ -247,5 +247,5 @@ def test_growth_adds_up_to_what_every_start_counted(starts: list[list[tuple[int,
         ("", {}),
     ],
 )
-def test_labels(text: str, labels: dict[str, str]) -> None:
+def test_labels_of_any_text(text: str, labels: dict[str, str]) -> None:
     assert labels_of(text) == labels

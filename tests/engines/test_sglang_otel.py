@@ -285,7 +285,8 @@ def test_hostile_spans(spans: list[Span]) -> None:
     ("told", "kept"),
     [
         ('["length"]', "length"), ("stop", "stop"), (["stop", "length"], "stop"), ("['abort']", "abort"),
-        ("alice_password said so", None), ('["my", "stop"]', None), (["secret"], None), (7, None), ("", None), ([], None),
+        ("alice_password said so", None), ('["my", "stop"]', None), (["secret"], None), (7, None),
+        ("", None), ([], None),
     ],
 )  # fmt: skip
 def test_no_words_but_reasons_are_kept(told: Any, kept: str | None) -> None:

@@ -11,6 +11,10 @@ Told = TypeVar("Told")
 INT32_MAX = 2**31 - 1
 # No engine drafts more tokens in a round; a figure beyond it is no draft, and its positions could not be counted.
 LONGEST_DRAFT = 65_536
+# Positions of a draft that are counted one by one. Engines draft up to some tens of tokens in a round (chains up to 16,
+# trees and n-gram lookups up to 64 by their own defaults and limits); counters of more positions are a mistake, and
+# each one is a column.
+MOST_POSITIONS = 256
 INT64_MAX = 2**63 - 1
 # From here on a double no longer holds every whole number: a larger float is no count.
 _FLOAT_WHOLE = 2.0**53

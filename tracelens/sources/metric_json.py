@@ -34,6 +34,7 @@ _SERIES = re.compile(rb'\s*(?:\[\s*)?\{\s*"metric"\s*:\s*\{[^}]{0,4096}"__name__
 # A file of series is cut at its series, wherever its lines end.
 _NAMED = re.compile(rb'"__name__"\s*:\s*"([^"\\]*)"')
 _BEGINS = b'{"metric":'
+_LABELS = re.compile(rb'\s*+\{(?:[^"}]++|"(?:[^"\\]++|\\.)*+")*+\}', re.S)
 _ENDS = b"]}"
 _LONGEST = 64 << 20
 _LONGEST_LABELS = 1 << 14
@@ -105,8 +106,8 @@ class Series:
         at = 0
         while True:
             begin = data.find(_BEGINS, at)
-            end = data.find(_ENDS, begin + len(_BEGINS)) + len(_ENDS) if begin >= 0 else 0
-            if begin < 0 or end < len(_ENDS):
+            end = _end(data, begin) if begin >= 0 else 0
+            if not end:
                 break
             self._take(data[begin:end], data.count(b"\n", at, begin), self._offset + begin, taken)
             self._line += data.count(b"\n", begin, end)
@@ -141,6 +142,19 @@ class Series:
             self.problems.append(Reject(self._line, _BROKEN, None, offset))
             return
         _series(value, self._line, offset, taken, self.problems)
+
+
+def _end(data: bytes, begin: int) -> int:
+    """Where the series that begins here ends, at the latest where the next one begins; 0 if behind the data."""
+    at = begin + len(_BEGINS)
+    following = data.find(_BEGINS, at)
+    limit = len(data) if following < 0 else following
+    # What is in the quotes of a label may read like an end; behind the labels are numbers.
+    labels = _LABELS.match(data, at, limit)
+    if labels is None and following < 0 and data[at : at + _LONGEST_LABELS].lstrip()[:1] == b"{":
+        return 0
+    end = data.find(_ENDS, at if labels is None else labels.end(), limit)
+    return end + len(_ENDS) if end >= 0 else max(following, 0)
 
 
 @dataclass(slots=True)
