@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelens.engines.counters import Group, Layout, both, differences, is_count, labels_of, restless, scrapes
+from tracelens.engines.counters import (
+    Group,
+    Layout,
+    both,
+    differences,
+    is_count,
+    labels_of,
+    restless,
+    scrapes,
+    unpaired,
+)
 from tracelens.sources.clocks import resolve
 
 LAYOUT = Layout(
@@ -249,3 +259,14 @@ def test_growth_adds_up_to_what_every_start_counted(starts: list[list[tuple[int,
 )
 def test_labels_of_any_text(text: str, labels: dict[str, str]) -> None:
     assert labels_of(text) == labels
+
+
+def test_counters_that_stand_under_different_labels_are_told_once() -> None:
+    rows = pl.DataFrame({
+        "key": [1, 1, 2, 2, 3, 3, 4], "line": [1, 2, 3, 4, 5, 6, 7],
+        "drafted": [1.0, None, 1.0, 2.0, None, None, None], "accepted": [None, 1.0, None, None, 1.0, 2.0, None],
+    })  # fmt: skip
+    (reject,) = unpaired(rows, ("drafted", "accepted"), "s")
+    assert (reject.line, reject.surface) == (3, "s")
+    assert "drafted, accepted" in reject.reason
+    assert unpaired(rows.filter(pl.col("key").is_in([1, 4])), ("drafted", "accepted"), "s") == []

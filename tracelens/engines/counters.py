@@ -27,6 +27,7 @@ _RESTLESS_SHARE = 1 / 3
 # What the tables hold; beyond it no counter is one.
 _MOST = 1e15
 
+_UNPAIRED = "counters that count together are not all there under the same labels, so none of them counts"
 _TOO_MANY = f"more than {MOST_POSITIONS} positions, which no engine drafts: its tokens are not counted by position"
 
 Resolve = Callable[[pl.DataFrame], pl.DataFrame]
@@ -182,6 +183,20 @@ def uncounted(rows: pl.DataFrame, columns: Sequence[str]) -> list[str]:
         return []
     wrong = rows.select((~is_count(c)).fill_null(False).any().alias(c) for c in columns)
     return [c for c in columns if wrong[c][0]]
+
+
+def unpaired(rows: pl.DataFrame, columns: Sequence[str], surface: str) -> list[Reject]:
+    """A reject where a process has some of the counters that only count together and never the others.
+
+    A query that asked for one of them does that, and an export in which they stand under different labels; only the
+    first such process is named.
+    """
+    by_key = rows.group_by("key", maintain_order=True).agg(
+        pl.col("line").min(), *(pl.col(c).is_not_null().any() for c in columns)
+    )
+    some, every = pl.any_horizontal(columns), pl.all_horizontal(columns)
+    lines = by_key.filter(some & ~every)["line"]
+    return [Reject(lines[0], f"{_UNPAIRED}: {', '.join(columns)}", surface)] if len(lines) else []
 
 
 def _series(found: pl.DataFrame, layout: Layout) -> pl.DataFrame:

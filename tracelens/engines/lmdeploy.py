@@ -207,6 +207,7 @@ def _metric_windows(samples: pl.DataFrame, context: Context) -> Tables:
     found = counters.scrapes(samples, _LAYOUT, context.resolve, METRICS, tables.rejects)
     if not found.height:
         return tables
+    tables.rejects += counters.unpaired(found, ("rounds", "drafted", "accepted"), METRICS)
     places = sorted((c for c in found.columns if c.startswith(f"{_POSITION}.")), key=lambda c: int(c.split(".")[1]))
     for column in counters.uncounted(found, (*_COUNTS, *places)):
         wrong = (~counters.is_count(column)).fill_null(False)

@@ -59,6 +59,7 @@ def assemble(samples: pl.DataFrame, context: Context) -> Tables:
     rows = counters.scrapes(samples, _LAYOUT, context.resolve, METRICS, tables.rejects)
     if not rows.height:
         return tables
+    tables.rejects += counters.unpaired(rows, ("drafted", "accepted"), METRICS)
     columns = scraped.places(rows, _POSITION)
     groups = [Group(("drafted", "accepted"), ("rounds", *columns)), Group(("generated",)), Group(("prompt",))]
     rows = scraped.grown(_filled(rows, columns), (*_COUNTS, *columns), groups, METRICS, tables.rejects)

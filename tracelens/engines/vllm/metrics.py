@@ -113,6 +113,7 @@ def assemble(frames: Mapping[str, pl.DataFrame], context: Context) -> Tables:
     rows = counters.scrapes(frames[METRICS], _LAYOUT, context.resolve, METRICS, tables.rejects)
     if not rows.height:
         return tables
+    tables.rejects += counters.unpaired(rows, ("drafted", "accepted"), METRICS)
     places = sorted((c for c in rows.columns if c.startswith(f"{_POSITION}.")), key=lambda c: int(c.split(".")[1]))
     rows = _whole_counts(_v1_only(rows, places, tables), places, tables)
     rows = _sound_positions(rows, places, tables)
