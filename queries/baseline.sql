@@ -48,8 +48,10 @@ with setting as (
   from plain_rows
   group by all
 ), plain as materialized (
-  -- A run that the user names serves every engine when it is of none of them.
-  select p.* replace (case when s.run is not null and p.engine not in (select engine from all_units) then '*'
+  -- A run that the user names serves every engine when it is of none of them, and so does one of a client that was not
+  -- told whom it measured (engines/rows.py: of_server).
+  select p.* replace (case when (s.run is not null or p.engine in ('aiperf', 'guidellm'))
+                                and p.engine not in (select engine from all_units) then '*'
                            else p.engine end as engine)
   from plain_units p, setting s
 ), cells as materialized (

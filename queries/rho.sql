@@ -16,8 +16,8 @@
 --   step_spread               what rows of one step share: covariances of ln of D/d (d), V (v), T (t) and the plain
 --                             step (b), by step - by row, on top of those by unit; NULL where no step is shared
 --   units                     effective number of independent units with a time
---   phases_profiled, steps_profiled  whether draft and verify times, and steps, are a profiler's: those are compared with
---                             each other alone
+--   phases_profiled, steps_profiled  whether draft and verify times, and steps, are a profiler's: such times are
+--                             compared with each other alone
 -- Basis: rounds, windows or requests: whichever grain holds the time (see facts).
 with priced as materialized (
   from priced_units

@@ -2,7 +2,7 @@
 -- Inputs: view priced_requests (request rows of strata, and prices). Failed requests are left out.
 -- Output, one row a stratum and one for all (stratum IS NULL):
 --   tpot_ms               sum of decode time / sum of (output tokens - 1): token weighted, never from inter-chunk gaps
---   tpot_p50_ms, tpot_p95_ms  over requests
+--   tpot_p50_ms, tpot_p95_ms  over requests; NULL where some are known by their mean alone
 --   tpot_requests         requests with a TPOT; NULL where none has one
 --   output_tokens         generated tokens of all requests
 --   ttft_ms, queue_ms     means over requests
@@ -24,10 +24,16 @@ with priced as materialized (
   from units
   group by stratum, is_total
 ), quantiles as (
-  select stratum, grouping(stratum) as is_total, quantile_cont(tpot, 0.5) filter (is_timed) as p50,
-         quantile_cont(tpot, 0.95) filter (is_timed) as p95, nullif(count(*) filter (is_timed), 0) as tpot_requests,
-         sum(weight * output_tokens) as output_tokens, avg(ttft_ms) as ttft_ms, avg(queue_ms) as queue_ms
-  from priced
+  -- A mean of many requests (what a benchmark prints in the end) is no request: it has no place in a distribution.
+  select stratum, grouping(stratum) as is_total, bool_or(is_mean) filter (is_timed) as has_means,
+         case when not has_means then quantile_cont(tpot, 0.5) filter (is_timed) end as p50,
+         case when not has_means then quantile_cont(tpot, 0.95) filter (is_timed) end as p95,
+         nullif(sum(case when is_mean then weight else 1 end) filter (is_timed), 0) as tpot_requests,
+         sum(weight * output_tokens) as output_tokens, sum(size * ttft_ms) / sum(size) filter (ttft_ms is not null)
+           as ttft_ms,
+         sum(size * queue_ms) / sum(size) filter (queue_ms is not null) as queue_ms
+  from (select *, weight > 1 and output_tokens is null as is_mean, case when is_mean then weight else 1 end as size
+        from priced)
   group by grouping sets ((stratum), ())
 )
 select case when q.is_total = 0 then q.stratum end as stratum, s.tpot_sums.y / nullif(s.tpot_sums.x, 0) as tpot_ms,

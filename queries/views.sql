@@ -252,7 +252,8 @@ select *,
        first_value(grain || case when grain = 'request' then '' else ' ' || surface end)
          over (partition by scope order by targets = 0, grain_order, targets desc, surface) as targets_from,
        first_value(grain || case when grain = 'request' then '' else ' ' || surface end)
-         over (partition by scope order by steps = 0, is_profiled(surface), grain_order, drafts = 0, targets = 0, steps desc,
+         over (partition by scope
+               order by steps = 0, is_profiled(surface), grain_order, drafts = 0, targets = 0, steps desc,
                                               surface)
          as steps_from,
        grain || case when grain = 'request' then '' else ' ' || surface end as place,

@@ -129,7 +129,8 @@ def test_labels_group_and_filter(tmp_path: Path) -> None:
     found = report(lake, ReportOptions(by=(), where="labels['tenant']='acme'"))
     assert found.total.figures["tpot_requests"] == 9
     assert found.total.figures["speedup_tpot"] == pytest.approx(1.0)
-    with pytest.raises(InputError, match=r"cannot group by team; did you mean tenant\? known columns: task_type.*label keys: tenant"):
+    told = r"cannot group by team; did you mean tenant\? known columns: task_type.*label keys: tenant"
+    with pytest.raises(InputError, match=told):
         report(lake, ReportOptions(by=("team",)))
 
 
@@ -246,3 +247,24 @@ def test_times_of_a_profiler_meet_their_own_kind_alone(tmp_path: Path, plain: st
     assert total["overhead"] is None
     if not logged:
         assert "the steps are a profiler's" in because["relative_token_time"]
+
+
+def test_a_mean_of_many_requests_is_no_request(tmp_path: Path) -> None:
+    """What a benchmark prints in the end has the weight of its requests, and no place among percentiles."""
+    mean = {"run_id": "on", "model": "m", "request_id": "bench", "weight": 30.0, "tpot_us": 20_000,
+            "tpot_basis": "logged", "ttft_us": 400_000}  # fmt: skip
+    plain = [*requests("off", None, 40, 10, ttft_us=100_000)]
+    alone = report(write_lake(tmp_path / "mean", requests=[mean, *plain], runs=BASELINE), ReportOptions(by=()))
+    total = alone.total.figures
+    assert (total["tpot_ms"], total["tpot_requests"], total["ttft_ms"]) == (20.0, 30, 400.0)
+    assert total["tpot_p50_ms"] is total["tpot_p95_ms"] is None
+    assert total["speedup_tpot"] == pytest.approx(2.0)
+    each = [*requests("on", None, 20, 10, ttft_us=200_000)]
+    both = report(write_lake(tmp_path / "both", requests=[mean, *each, *plain], runs=BASELINE), ReportOptions(by=()))
+    assert both.total.figures["tpot_requests"] == 40
+    assert both.total.figures["tpot_p50_ms"] is None
+    assert both.total.figures["ttft_ms"] == pytest.approx((30 * 400 + 10 * 200) / 40)
+    sampled = [row | {"weight": 10.0} for row in requests("on", None, 20, 10)]
+    drawn = report(write_lake(tmp_path / "drawn", requests=[*sampled, *plain], runs=BASELINE), ReportOptions(by=()))
+    assert drawn.total.figures["tpot_requests"] == 10
+    assert drawn.total.figures["tpot_p50_ms"] == pytest.approx(20.0, rel=0.02)

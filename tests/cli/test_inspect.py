@@ -51,12 +51,12 @@ def test_text(tool: Tool, logs: Path, tmp_path: Path) -> None:
     assert lines[0] == "a.log.gz: 5 lines (gzip)"
     assert lines[1].split()[:2] == ["vllm.start", "1"] or lines[1].split()[:2] == ["vllm.v1_line", "2"]
     assert (
-        "  version 0.32.0; model big; 2026-05-06 12:00:10 to 2026-05-06 12:00:50 UTC; 1 records can't be read" in lines
+        "  version 0.32.0; model big; 2026-05-06 12:00:10 to 2026-05-06 12:00:50 UTC; 1 record can't be read" in lines
     )
     assert {"b.txt: nothing recognised", "c.bin: not text", "d.log: empty"} <= set(lines)
-    assert "Together they allow: draft_accept_ratio, hazard, rollback_len" in lines
+    assert "Together they allow: draft_accept_ratio" in lines
     assert any(line.startswith("  rho: ") for line in lines)
-    assert "      gives draft_accept_ratio, hazard, rollback_len" in lines
+    assert "      gives draft_accept_ratio" in lines
     assert "      context only" in lines
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -68,6 +68,7 @@ def test_json(tool: Tool, logs: Path) -> None:
     sources = {s["name"]: s for s in found["sources"]}
     assert sources["a.log.gz"] == {
         "name": "a.log.gz", "note": None, "compression": "gzip", "encoding": "utf-8", "envelopes": [], "lines": 5,
+        "size": "5 lines", "is_reference": False,
         "surfaces": {"vllm.start": 1, "vllm.v1_line": 2}, "versions": ["0.32.0"], "models": ["big"],
         "first": "2026-05-06T10:00:10", "last": "2026-05-06T10:00:50", "rejects": 1,
     }  # fmt: skip
@@ -76,11 +77,12 @@ def test_json(tool: Tool, logs: Path) -> None:
     }  # fmt: skip
     assert set(found["surfaces"]) == {"vllm.start", "vllm.v1_line"}
     assert found["surfaces"]["vllm.v1_line"]["versions"] == "0.8.3-0.33"
-    assert found["surfaces"]["vllm.v1_line"]["gives"] == ["draft_accept_ratio", "hazard", "rollback_len"]
+    assert found["surfaces"]["vllm.v1_line"]["gives"] == ["draft_accept_ratio"]
+    assert found["surfaces"]["vllm.v1_line"]["unfilled"] == ["hazard", "rollback_len"]
     assert {"rho", "tpot_ms"} <= set(found["surfaces"]["vllm.v1_line"]["lacks"])
     assert found["surfaces"]["vllm.start"]["gives"] == []
-    assert found["allowed"] == ["draft_accept_ratio", "hazard", "rollback_len"]
-    assert {"rho", "tpot_ms"} <= {m["figure"] for m in found["missing"]}
+    assert found["allowed"] == ["draft_accept_ratio"]
+    assert {"hazard", "rho", "tpot_ms"} <= {m["figure"] for m in found["missing"]}
     assert not set(found["allowed"]) & {m["figure"] for m in found["missing"]}
 
 
@@ -95,6 +97,53 @@ def test_nothing_recognised(tool: Tool, logs: Path) -> None:
     code, out, err = tool("inspect", "logs/b.txt")
     assert (code, out) == (1, "b.txt: nothing recognised\n")
     assert err.startswith("Error: nothing recognised")
+
+
+def test_a_speculation_profile_is_a_reference(tool: Tool, tmp_path: Path) -> None:
+    profile = {"num_speculative_tokens": 2, "marginal_accept_rates": [0.7, 0.5], "mean_accept_length": 2.2}
+    for indent in (None, 1):
+        (tmp_path / "profile.json").write_text(json.dumps(profile, indent=indent))
+        code, out, err = tool("inspect", "profile.json")
+        assert (code, err) == (0, "")
+        assert out.startswith("profile.json: a speculation profile, an offline reference and no log")
+        assert "--claim @FILE" in out
+
+
+def test_a_near_miss_says_what_is_missing(tool: Tool, tmp_path: Path) -> None:
+    benchmark = {"type_": "generative_benchmark", "requests": {"successful": []}}
+    (tmp_path / "benchmarks.json").write_text(json.dumps({"benchmarks": [benchmark]}, indent=1))
+    code, out, _ = tool("inspect", "benchmarks.json")
+    assert code == 1
+    assert "nothing recognised: a benchmark of GuideLLM without `metrics`" in out
+
+
+EVENT = {"ph": "X", "cat": "user_annotation", "name": "executor.mtp.decode_step", "pid": 1, "tid": 2, "ts": 5, "dur": 9}
+SERVE = {"model_id": "t", "duration": 4.5, "completed": 2, "total_output_tokens": 13, "request_throughput": 0.4}
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        (json.dumps({"schemaVersion": 1, "traceEvents": [EVENT] * 3}), "3 events"),
+        (json.dumps({"schemaVersion": 1, "traceEvents": [EVENT]}), "1 event"),
+        (json.dumps(SERVE, indent=1), "1 JSON object"),
+        (json.dumps([SERVE, SERVE | {"duration": 9.0}]), "2 JSON objects"),
+        (json.dumps(SERVE), "1 line"),
+        (json.dumps(SERVE) + "\n" + json.dumps(SERVE | {"duration": 9.0}) + "\n", "2 lines"),
+    ],
+)
+def test_a_source_is_counted_in_what_it_is_made_of(tool: Tool, tmp_path: Path, text: str, size: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    found = json.loads(tool("inspect", "x.json", "--json")[1])
+    assert found["sources"][0]["size"] == size
+    if found["sources"][0]["surfaces"]:
+        assert tool("inspect", "x.json")[1].startswith(f"x.json: {size}\n")
+
+
+def test_a_scrape_counts_from_the_start_of_the_server(tool: Tool, tmp_path: Path) -> None:
+    (tmp_path / "x.prom").write_text('vllm:generation_tokens_total{engine="0",model_name="m"} 5\n')
+    told = " ".join(tool("inspect", "x.prom")[1].split())
+    assert "(between two scrapes; the first from the server's start)" in told
 
 
 @pytest.mark.parametrize("arguments", [["missing"], [], ["logs", "--tz", "Mars"], ["logs", "--engine", "nope"]])

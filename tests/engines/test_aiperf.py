@@ -84,7 +84,7 @@ def test_acceptance_and_rounds(tmp_path: Path) -> None:
         (2, 3, 2, 3, 46_000, at(185), "derived", "r-1"),
         (3, 3, 1, 1, 45_000, at(230), "derived", "r-1"),
     ]
-    assert shown(tables.runs, "run_key", "engine_flavour") == [(0, "vllm")]
+    assert shown(tables.runs, "run_key", "engine") == [(0, "vllm")]
 
 
 @pytest.mark.parametrize(
@@ -206,6 +206,8 @@ def test_llama_cpp_has_totals_only(tmp_path: Path, engine: str) -> None:
     assert reasons(rejects) == ["acceptance by length is made of totals (llama.cpp reports no more): not used"]
     # What it calls steps has the prefill's token in it: no rounds either.
     assert shown(tables.requests, *COUNTS) == [(None, 200, 70, 119, None, None, None)]
+    # Its name is that of the lake, however the adapter spells it.
+    assert shown(tables.runs, "engine") == [("llama.cpp",)]
 
 
 def test_flat_histograms_are_refused_whoever_sent_them(tmp_path: Path) -> None:
@@ -305,7 +307,7 @@ def test_requests_and_their_sums_count_once(tmp_path: Path) -> None:
         counted = con.execute(
             "select sum(rounds), sum(drafted), sum(accepted), count(distinct run_id) from facts"
         ).fetchone()
-        flavour = con.execute("select max(engine_flavour), max(model) from runs").fetchone()
+        flavour = con.execute("select max(engine), max(model) from runs").fetchone()
         kept = str([con.execute(f"from {name}").fetchall() for name in ("requests", "runs")])
     assert counted == (8, 24, 12, 1)
     assert flavour == ("vllm", "m")
@@ -341,3 +343,18 @@ def test_any_sums_are_a_row_or_a_reject(change: dict[str, Any]) -> None:
     rows = sum(f.height for fs in parsed.frames.values() for f in fs)
     # A row whose lengths are not used has a reject beside it.
     assert rows <= parsed.claimed <= rows + len(parsed.rejects)
+
+
+def test_a_clients_requests_are_those_of_the_engines_log(tmp_path: Path) -> None:
+    """One request that vLLM's response and AIPerf saw is one, of vLLM; and vLLM's advice and baselines are its own."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "profile_export.jsonl").write_text(lines(record(SPEC), record(SPEC, "r-2")), encoding="utf-8")
+    shared = {"engine": "vllm", "drafted": 12, "accepted": 6, "rounds": 4, "output_tokens": 11, "decode_ms": 100}
+    canonical = [{"record": "request", "request_id": f"cmpl-{name}", **shared} for name in ("r-1", "r-2")]
+    (folder / "server.jsonl").write_text(lines(*canonical), encoding="utf-8")
+    lake = tmp_path / "lake"
+    ingest_paths([str(folder)], lake, IngestOptions(run="r"))
+    with connect(lake) as con:
+        assert con.execute("select distinct engine from requests").fetchall() == [("vllm",)]
+        assert con.execute("select count(*), count(tpot_us) from requests_joined").fetchone() == (2, 2)

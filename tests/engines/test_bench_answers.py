@@ -61,6 +61,59 @@ def test_turns_are_requests(tmp_path: Path) -> None:
     assert CANARY not in str(tables.requests.rows())
 
 
+CHAIN = {"idxs": [5], "new_tokens": [14], "wall_time": [0.5], "alpha": [4, 3, 1], "alpha_num": [6, 4, 3]}
+SHAPE = ("rounds", "drafted", "accepted", "emitted", "accepted_hist", "num_speculative_tokens")
+
+
+def test_a_chain_gives_acceptance_by_position(tmp_path: Path) -> None:
+    """Of 6 rounds 2 accepted none, 1 one, 2 two and 1 all three."""
+    tables, rejects = ingest(tmp_path, eagle(CHAIN), "eagle")
+    assert rejects == []
+    assert shown(tables.requests, *SHAPE) == [(6, 18, 8, 14, [2, 1, 2, 1], 3)]
+    # Tokens behind the end of the turn were verified, and cut.
+    assert shown(ingest(tmp_path, eagle(CHAIN | {"new_tokens": [12]}), "eagle")[0].requests, *SHAPE) == [
+        (6, 18, 8, 12, [2, 1, 2, 1], 3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("choice", "rows"),
+    [
+        # The last of two turns, both turns, and neither.
+        ({"idxs": [1, 5], "new_tokens": [3, 14]}, [(2, None, 1, 3, None, None), (6, 18, 8, 14, [2, 1, 2, 1], 3)]),
+        ({"idxs": [1, 3], "new_tokens": [4, 10]}, [(6, 18, 8, 14, [2, 1, 2, 1], 3)]),
+        ({"idxs": [1, 1], "new_tokens": [4, 4]}, [(2, None, 2, 4, None, None)] * 2),
+    ],
+)
+def test_a_chain_is_of_the_last_turn_or_of_all(tmp_path: Path, choice: dict[str, Any], rows: list[Any]) -> None:
+    text = eagle(CHAIN | {"wall_time": [0.5, 0.5]} | choice)
+    assert shown(ingest(tmp_path, text, "eagle")[0].requests, *SHAPE) == rows
+
+
+@pytest.mark.parametrize(
+    ("choice", "hist"),
+    [
+        ({"alpha": [4, 3, 1, 0, 0], "alpha_num": [6, 4, 3, 0, 0]}, [2, 1, 2, 1]),  # lists longer than the chain
+        ({"alpha": [4, 0, 0], "alpha_num": [6, 4, 0], "new_tokens": [10]}, [2, 4, 0, 0]),  # never that far
+        ({"alpha": [4, 3, 1], "alpha_num": [6, 6, 6]}, None),  # a tree: other branches are counted
+        ({"alpha": [4, 5, 1], "alpha_num": [6, 4, 5]}, None),
+        ({"alpha": [2, 1, 1], "alpha_num": [6, 2, 1]}, None),  # more tokens than were accepted
+        ({"alpha": [], "alpha_num": []}, None),
+        ({"alpha_num": None}, None),
+    ],
+)
+def test_positions_count_where_they_fit_the_rounds(tmp_path: Path, choice: dict[str, Any], hist: Any) -> None:
+    tables, rejects = ingest(tmp_path, eagle(CHAIN | choice), "eagle")
+    assert rejects == []
+    assert shown(tables.requests, "accepted_hist") == [(hist,)]
+
+
+def test_positions_that_are_no_counts_are_refused(tmp_path: Path) -> None:
+    for choice in ({"alpha": [1]}, {"alpha": [-1, 3, 1]}, {"alpha": "x"}):
+        _, rejects = ingest(tmp_path, eagle(CHAIN | choice), "eagle")
+        assert len(rejects) == 1
+
+
 @pytest.mark.parametrize(
     "choice",
     [

@@ -97,6 +97,13 @@ def test_what_the_server_said(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_acceptance_tells_the_engine_of_its_benchmark(tmp_path: Path) -> None:
+    """Only vLLM answers with it; the other benchmark tells none."""
+    text = report(benchmark(0, None, None, new(said=SAID)), benchmark(1, None, None, new()))
+    runs = ingest(tmp_path, text, "guidellm")[0].runs
+    assert sorted(shown(runs, "engine")) == [("guidellm",), ("vllm",)]
+
+
 def test_acceptance_that_contradicts_itself_leaves_the_request(tmp_path: Path) -> None:
     text = report(benchmark(0, None, None, new(said=SAID | {"num_spec_steps": 5})))
     tables, rejects = ingest(tmp_path, text, "guidellm")

@@ -57,7 +57,7 @@ def pick(row: dict[str, Any], *names: str) -> tuple[Any, ...]:
 def test_bench_serving() -> None:
     (row,) = windows(SERVING)
     # 1010 tokens of 10 requests: 1000 of rounds, at 2.5 a round 400; 10 x (1100 - 100) ms of decoding.
-    assert pick(row, *COUNTS) == (400, None, 1200, 600, 1000, "estimated")
+    assert pick(row, *COUNTS) == (400, None, 1200, 600, None, "estimated")
     assert pick(row, "round_us", "rounds_timed", "window_us") == (10_000_000, 400, 20_000_000)
     assert pick(row, "generated_tokens", "prompt_tokens", "num_speculative_tokens") == (1010, 5000, 3)
     runs = ingest(SERVING)[0].runs
@@ -72,6 +72,16 @@ def test_bench_serving() -> None:
     assert "CANARY" not in str(runs.to_dicts())
 
 
+def test_an_accept_length_is_verified_and_what_was_committed_is_not_told() -> None:
+    """758 rounds verified 758 + 1816 tokens; the requests' ends cut 54 of them, so that 2520 were committed."""
+    (row,) = windows(SERVING | {"completed": 40, "total_output_tokens": 2560, "accept_length": (758 + 1816) / 758})
+    assert (row["emitted"], row["generated_tokens"], row["counts_basis"]) == (None, 2560, "estimated")
+    assert 1 + row["accepted"] / row["rounds"] == pytest.approx(3.3958, abs=5e-4)
+    # Rounds are too few by what was cut, the time of each is too long by as much: the time of a token is right.
+    token_us = row["round_us"] / row["rounds_timed"] / (1 + row["accepted"] / row["rounds"])
+    assert token_us == pytest.approx(40 * (1100 - 100) * 1e3 / 2520)
+
+
 def test_bench_serving_without_speculation_and_without_an_answer_of_the_server() -> None:
     server = {k: v for k, v in SERVER.items() if not k.startswith("speculative")} | {"speculative_algorithm": None}
     plain = SERVING | {"server_info": server, "accept_length": None}
@@ -81,7 +91,7 @@ def test_bench_serving_without_speculation_and_without_an_answer_of_the_server()
     # An older result tells tokens a round and no K; one without either is no baseline for that.
     older = {k: v for k, v in SERVING.items() if k != "server_info"}
     (row,) = windows(older)
-    assert pick(row, *COUNTS) == (400, None, None, 600, 1000, "estimated")
+    assert pick(row, *COUNTS) == (400, None, None, 600, None, "estimated")
     (row,) = windows(older | {"accept_length": None})
     assert pick(row, *COUNTS, "round_us") == (None, None, None, None, None, None, None)
 
@@ -109,7 +119,9 @@ def test_requests_of_bench_serving() -> None:
         "a negative figure of a request",
     ]
     tables, rejects = ingest(SERVING | details | {"ttfts": [0.1]})
-    assert (tables.requests, [r.reason for r in rejects]) == (None, ["lists of requests of different lengths"])
+    assert [r.reason for r in rejects] == ["lists of requests of different lengths"]
+    assert tables.requests is not None
+    assert tables.requests.select("weight", "tpot_us", "tpot_basis").rows() == [(10.0, 10_000.0, "derived")]
 
 
 def test_bench_speculative_is_a_table_over_k() -> None:
@@ -118,8 +130,8 @@ def test_bench_speculative_is_a_table_over_k() -> None:
     rows = windows(baseline, SPECULATIVE, tree)
     assert [pick(r, *COUNTS) for r in rows] == [
         (0, 500, 0, 0, 500, "logged"),
-        (200, None, 600, 300, 500, "estimated"),
-        (200, None, 1000, 300, 500, "estimated"),
+        (200, None, 600, 300, None, "estimated"),
+        (200, None, 1000, 300, None, "estimated"),
     ]
     columns = ("step_us", "time_basis", "running", "num_speculative_tokens", "num_draft_nodes")
     assert [pick(r, *columns) for r in rows] == [
@@ -136,7 +148,7 @@ def test_bench_speculative_is_a_table_over_k() -> None:
 def test_one_batch_server() -> None:
     (row,) = windows(BATCH)
     # 8 requests of 101 tokens, of which prefill gave the first; all of them decode for 2 s.
-    assert pick(row, *COUNTS) == (320, None, None, 480, 800, "estimated")
+    assert pick(row, *COUNTS) == (320, None, None, 480, None, "estimated")
     assert pick(row, "round_us", "rounds_timed", "running", "prompt_tokens") == (16_000_000, 320, 8, 8192)
     (row,) = windows(BATCH | {"acc_length": -1})
     assert pick(row, *COUNTS, "round_us") == (None, None, None, None, None, None, None)

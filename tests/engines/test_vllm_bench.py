@@ -132,6 +132,7 @@ def test_a_detailed_result_with_speculation() -> None:
     assert told == {
         "run_key": 1, "model": "tiny", "draft_model": None, "method": None, "num_speculative_tokens": 3,
         "tensor_parallel": None, "data_parallel": None, "max_num_seqs": None, "role": "speculative",
+        "is_result": True,
     }  # fmt: skip
 
 
@@ -174,9 +175,11 @@ def test_itl_is_never_tpot() -> None:
     assert first["tpot_us"] < mean_gap / 2
 
 
-def test_a_summary_alone_has_no_requests_and_no_tpot() -> None:
+def test_a_summary_alone_has_the_means_of_its_requests() -> None:
     made = tables(SUMMARY | SPEC)
-    assert made.requests is None
+    (row,) = rows(made.requests)
+    assert (row["weight"], row["tpot_us"], row["tpot_basis"], row["ttft_us"]) == (2.0, 150_000.0, "logged", 400_000)
+    assert (row["request_id"], row["ts_end"], "output_tokens" in row) == ("s#1", END, False)
     assert rows(made.windows)[0]["accepted_per_pos"] == [3, 3, 1]
     row = window(SUMMARY)
     counted = [row[c] for c in ("rounds", "drafted", "accepted", "accepted_per_pos", "rounds_basis")]
@@ -442,7 +445,7 @@ def test_lists_that_were_cut_are_refused() -> None:
     parsed = parsed_of(SUMMARY | DETAILS | SPEC | {"ttfts": [0.4]})
     assert [r.reason for r in parsed.rejects] == ["lists of requests of different lengths"]
     made = assembled(parsed)
-    assert made.requests is None
+    assert [r["weight"] for r in rows(made.requests)] == [2.0]  # the means stand
     assert rows(made.windows)[0]["accepted"] == 7
 
 

@@ -49,7 +49,7 @@ def check(name: str, frame: pl.DataFrame | None, surfaces: set[str]) -> None:
     if frame is None:
         return
     types = table(name).polars_schema()
-    own = frame.drop("run_key", strict=False)
+    own = frame.drop("run_key", "is_result", strict=False)
     assert set(own.columns) <= set(types), set(own.columns) - set(types)
     full = own.cast({c: types[c] for c in own.columns})
     full = full.with_columns(pl.lit(None, t).alias(c) for c, t in types.items() if c not in own.columns)

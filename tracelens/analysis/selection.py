@@ -14,6 +14,7 @@ from tracelens.analysis.matching import Matching, literal, struct
 from tracelens.analysis.similar import did_you_mean
 from tracelens.errors import InputError
 from tracelens.lake import progress
+from tracelens.lake.connection import keep_view, kept
 
 if TYPE_CHECKING:
     import duckdb
@@ -90,6 +91,8 @@ def keep_small_tables(con: duckdb.DuckDBPyConnection) -> None:
     the view again for every query would take longer than the queries.
     """
     small = steady(con)
+    if "facts" in kept(con):  # a tiny lake: all of it is there
+        return
     keep(con, "impossible")
     found = con.execute("select count(*) from impossible").fetchone()
     con.execute("set variable all_possible = $1", [not (found and found[0])])
@@ -163,8 +166,7 @@ def narrow(con: duckdb.DuckDBPyConnection, defined: Defined, condition: str | No
 
 def keep(con: duckdb.DuckDBPyConnection, name: str, condition: str = "") -> None:
     """Turn a view into a table of the connection, seen under the view's name."""
-    con.execute(f"create or replace table kept_{name} as select * from {name}{condition}")
-    con.execute(f"create or replace view {name} as select * from kept_{name}")
+    keep_view(con, name, condition)
     progress.step()
 
 

@@ -77,7 +77,7 @@ def ask(lake: Path, sql: str) -> tuple[list[str], Iterator[Sequence[Any]]]:
 
     from tracelens.lake.connection import connect
 
-    con = connect(lake)
+    con = connect(lake, keep=True)
     try:
         steady(con)
         cursor = con.execute(_statement(con, sql))
@@ -99,7 +99,7 @@ def read(lake: Path, sql: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBa
 
     from tracelens.lake.connection import connect
 
-    con = connect(lake)
+    con = connect(lake, keep=True)
     try:
         steady(con)
         relation = con.sql(_statement(con, sql))

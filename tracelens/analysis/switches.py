@@ -19,11 +19,12 @@ _VLLM_DETAILED = (
     "--enable-force-include-usage`, with responses logged at the gateway"
 )
 _VLLM_SPLIT = (
-    "no vLLM log from 0.10 on holds it (V0 printed stage times up to 0.9.2), a profiler trace does: "
+    "no vLLM log from 0.10 on holds it (V0 printed stage times up to 0.9.2): install tracelens beside vLLM and set "
+    "`TRACELENS_RECORD=DIR` (docs/record.md), or take a profiler trace: "
     "`VLLM_CUSTOM_SCOPES_FOR_PROFILING=1` (from 0.10.2; from 0.29 with `VLLM_USE_V2_MODEL_RUNNER=0`) and "
     "`--profiler-config.profiler torch`, then POST /start_profile and /stop_profile; profiled steps are slower"
 )
-_VLLM_TIMES = "no vLLM log from 0.10 on holds it; time it in a hook of your own and " + _CANONICAL
+_VLLM_TIMES = "no vLLM log holds it; time it in a hook of your own and " + _CANONICAL
 _RTP_PHASES = (
     "builds until 2026-03-15 (v0.2.0): `LOG_LEVEL=DEBUG` (engine.log); later ones: a timeline (`gen_timeline: true` "
     "in a request's generate_config, or POST /start_profile), ingested with the logs"
@@ -62,7 +63,8 @@ _SWITCH: Mapping[str, Mapping[str, str]] = {
         "sample_time": _VLLM_SPLIT,
         "rollback_time": _VLLM_TIMES,
         "repack_time": _VLLM_TIMES,
-        "step_time": "`--enable-logging-iteration-details` with synchronous scheduling only (`--no-async-scheduling`)",
+        "step_time": "`TRACELENS_RECORD=DIR` (docs/record.md), or `--enable-logging-iteration-details` with "
+        "synchronous scheduling only (`--no-async-scheduling`)",
         "tpot": "from 0.25: `--enable-per-request-metrics`, with responses logged at the gateway",
         "temperature": "`--enable-log-requests` (on by default before 0.10.1)",
     },

@@ -45,7 +45,7 @@ def freshness(lake: Path) -> Freshness:
     Raises:
         InputError: no lake there.
     """
-    con = connect(lake)
+    con = connect(lake, grouped=False, keep=True)
     try:
         row = con.execute((room("queries") / "freshness.sql").read_text(encoding="utf-8")).fetchone()
     finally:

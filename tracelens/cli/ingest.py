@@ -98,7 +98,7 @@ def ingest(
     from tracelens.engines import load
     from tracelens.ingest.advice import missing
 
-    gaps = missing(load(engine), summary.surfaces)
+    gaps = missing(load(engine), summary.surfaces, summary.held)
     if as_json:
         ingested.write_json(summary, gaps, sys.stdout)
     else:

@@ -26,5 +26,5 @@ def inspect(
         ingested.inspection_json(found, sys.stdout)
     else:
         ingested.inspection_text(found, sys.stdout)
-    if not any(one.surfaces for one in found.sources):
+    if not any(one.surfaces or one.is_reference for one in found.sources):
         raise NothingRecognisedError("nothing recognised: no record of a known engine in these files")

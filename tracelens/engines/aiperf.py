@@ -68,6 +68,11 @@ KEYS: Sequence[bytes] = (
 )  # fmt: skip
 _EPOCH_NS = (10**18, 4 * 10**18)  # 2001 to 2096
 _LLAMA = ("llamacpp", "llama.cpp", "llama_cpp", "llama-cpp")
+# Names of engines as AIPerf's adapters may spell them, and as the lake does.
+_NAMES = {
+    **dict.fromkeys(_LLAMA, "llama.cpp"),
+    **dict.fromkeys(("trtllm", "trt-llm", "tensorrtllm", "tensorrt_llm"), "tensorrt-llm"),
+}
 # A histogram of totals says nothing if the totals leave one possibility; of so many others one would not be flat.
 _FLAT_REQUESTS, _FLAT_STEPS = 3, 8
 _FABRICATED = "acceptance by length is made of totals (llama.cpp reports no more): not used"
@@ -134,7 +139,7 @@ class AIPerf:
         if RUN in found:
             tables.windows = _sums(found[RUN])
         tables.runs = _about(found)
-        return tables
+        return rows.of_server(tables, self.name)
 
 
 def _kind(value: Object) -> str | None:
@@ -355,6 +360,7 @@ def _about(found: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
     told: dict[str, Any] = {"run_key": 0}
     for surface, column, name in ((REQUEST, "flavour", "engine_flavour"), (RUN, "model", "model")):
         values = found[surface][column].drop_nulls().unique().to_list() if surface in found else []
+        values = list({_NAMES.get(v, v) if column == "flavour" else v for v in values})
         told |= {name: values[0]} if len(values) == 1 else {}
     kinds = {"run_key": pl.Int64, "engine_flavour": pl.String, "model": pl.String}
     if len(told) == 1:

@@ -128,7 +128,8 @@ class Tables:
     `num_speculative_tokens` and `forced_acceptance` from the run where a row has none, and drops repeated
     records. Rows name their run by the Int64 column `run_key`: 0, or a missing column, is whatever ran before
     the first start the source tells of; k is the k-th row of `runs` (which has a `run_key` column itself, and may have
-    `start_key`: text that tells this start from others and stays the same when the log grows).
+    `start_key`: text that tells this start from others and stays the same when the log grows; and `is_result`, true for
+    the result of a benchmark, which is the whole of its run, so that its `role` holds whatever the user says).
     Every row has `surface` and `source_line`, and `ts_basis` where it has a time.
     """
 

@@ -7,10 +7,12 @@ by turn. What stands in `turns` is text that a model wrote, and is never looked 
   that each round appended, flat over the turns. The target's own token is among them, so a round accepted one less.
   Some methods trim the last round at the end of the text. Older scripts wrote EAGLE's `idxs` instead of the steps.
 * EAGLE has `idxs`, the index of the last round of a turn, so one less than its rounds; a round appends its accepted
-  drafts and one token (`alpha`, `alpha_num` are of the last turn, of a tree, and not read).
+  drafts and one token. Its alpha scripts draft a chain and add `alpha` and `alpha_num`, the drafts accepted and tried
+  by position: a position is tried where the one before it was accepted. Where they fit the rounds of the last turn, or
+  of all turns, they are the accepted lengths. In those of a tree other branches are counted, and they fit nothing.
 
-Neither logs how many tokens were drafted. `wall_time` is the whole call with its prefill: no time a token comes from
-it. A file of a baseline appends one token a round; it is taken for one where its name says so too.
+Else neither logs how many tokens were drafted. `wall_time` is the whole call with its prefill: no time a token comes
+from it. A file of a baseline appends one token a round; it is taken for one where its name says so too.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ Object = Mapping[str, Any]
 SCHEMA: Mapping[str, Any] = {
     **rows.PLACE, "model_id": pl.String, "task_type": pl.String, "request_id": pl.String, "end_s": pl.Float64,
     "output_tokens": pl.Int64, "rounds": pl.Int64, "accepted": pl.Int64, "emitted": pl.Int64,
-    "accepted_hist": pl.List(pl.Int64), "e2e_us": pl.Int64,
+    "accepted_hist": pl.List(pl.Int64), "e2e_us": pl.Int64, "num_speculative_tokens": pl.Int32, "drafted": pl.Int64,
 }  # fmt: skip
 _TEMPERATURE = re.compile(r"-temp(?:erature)?-(\d{1,3}(?:\.\d{1,6})?)$")
 # What a name calls a drafter (Spec-Bench's eval.sh), and what it calls its absence.
@@ -102,10 +104,19 @@ def _choice(choice: Object) -> Iterator[dict[str, Any]]:
     appended = choice.get("accept_lengths")
     if appended is None:
         steps = _steps(choice, len(tokens))
+        by_position, every = _chain(choice, tokens, steps)
+        if every:
+            tokens, steps, times = [sum(tokens)], [sum(steps)], [sum(times)]
+        found: list[dict[str, Any]] = []
         for out, passes, time in zip(tokens, steps, times, strict=True):
             if not passes <= out:
                 raise BrokenError("new_tokens >= rounds does not hold")
-            yield {"output_tokens": out, "rounds": passes, "accepted": out - passes, "emitted": out, "e2e_us": time}
+            found.append(
+                {"output_tokens": out, "rounds": passes, "accepted": out - passes, "emitted": out, "e2e_us": time}
+            )
+        if found:
+            found[-1] |= by_position
+        yield from found
         return
     lengths = counts(appended, "accept_lengths")
     if max(lengths, default=0) > LONGEST_DRAFT + 1:
@@ -132,6 +143,33 @@ def _steps(choice: Object, turns: int) -> list[int]:
     if len(steps) != turns:
         raise BrokenError("rounds and new_tokens of different lengths")
     return steps
+
+
+def _chain(choice: Object, tokens: list[int], steps: list[int]) -> tuple[dict[str, Any], bool]:
+    """Accepted lengths from `alpha` and `alpha_num`, and whether they are of all turns together, not of the last one.
+
+    Raises:
+        BrokenError: a list that holds no counts.
+    """
+    if choice.get("alpha") is None or choice.get("alpha_num") is None or not steps:
+        return {}, False
+    accepted, tried = counts(choice["alpha"], "alpha"), counts(choice["alpha_num"], "alpha_num")
+    if len(accepted) != len(tried):
+        raise BrokenError("alpha and alpha_num of different lengths")
+    # The lists may be longer than the chain: nothing was tried behind a position that was accepted.
+    end = next((i for i in range(1, len(tried)) if tried[i] == 0 < accepted[i - 1] and not any(tried[i:])), len(tried))
+    accepted, tried = accepted[:end], tried[:end]
+    if not tried or tried[1:] != accepted[:-1] or any(a > n for a, n in zip(accepted, tried, strict=True)):
+        return {}, False
+    for every, out, passes in ((False, tokens[-1], steps[-1]), (True, sum(tokens), sum(steps))):
+        # Tokens behind the end of a turn were verified and cut.
+        if passes == tried[0] > 0 and out <= passes + sum(accepted) and len(tried) <= LONGEST_DRAFT:
+            hist = [a - b for a, b in pairwise([*tried, accepted[-1], 0])]
+            return {
+                "accepted": sum(accepted), "accepted_hist": hist, "drafted": passes * len(tried),
+                "num_speculative_tokens": len(tried),
+            }, every  # fmt: skip
+    return {}, False
 
 
 def _cut(lengths: list[int], choice: Object, tokens: list[int]) -> list[list[int]] | None:
@@ -165,7 +203,8 @@ def assemble(frames: Mapping[str, Sequence[pl.DataFrame]], surface: Surface, con
         # A baseline's rounds are plain steps.
         iterations="rounds",
         rounds=pl.coalesce(none, "rounds"),
-        drafted=none.cast(pl.Int64),
+        drafted=pl.coalesce(none, "drafted"),
+        num_speculative_tokens=pl.when(~pl.col("baseline")).then("num_speculative_tokens"),
         accepted_hist=pl.when(~pl.col("baseline")).then("accepted_hist"),
         counts_basis=pl.lit("derived"),
         temperature=pl.col("model_id").str.extract(_TEMPERATURE.pattern, 1).cast(pl.Float64, strict=False),
@@ -176,7 +215,9 @@ def assemble(frames: Mapping[str, Sequence[pl.DataFrame]], surface: Surface, con
     )
     drop = ("line", "offset", "stamp", "inner", "stream", "model_id", "end_s", "ts", "baseline")
     kinds = dict.fromkeys(("run_id", "model", "method", "role"), pl.String())
-    about = pl.DataFrame(runs, schema={"run_key": pl.Int64(), **kinds}).with_columns(model=leaf(pl.col("model")))
+    about = pl.DataFrame(runs, schema={"run_key": pl.Int64(), **kinds}).with_columns(
+        model=leaf(pl.col("model")), is_result=True
+    )
     return Tables(requests=requests.drop(drop), runs=about)
 
 

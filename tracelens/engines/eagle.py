@@ -16,8 +16,17 @@ SURFACE = Surface(
     ANSWER,
     "*.jsonl of gen_ea_answer_* (one question, its turns)",
     "2023-12 and later",
-    ("tau_verified", "tau_committed", "temperature"),
-    "python -m eagle.evaluation.gen_ea_answer_… writes it",
+    (
+        "tau_verified",
+        "tau_committed",
+        "temperature",
+        "draft_accept_ratio",
+        "hazard",
+        "survival",
+        "rollback_len",
+        "near_k_request_share",
+    ),
+    "python -m eagle.evaluation.gen_ea_answer_… writes it; acceptance by position only gen_ea_alpha_answer_… (a chain)",
 )
 
 

@@ -48,6 +48,8 @@ SURFACES: tuple[Surface, ...] = (
 )
 KEYS: Sequence[bytes] = (b'"generative_benchmark"', b'"generative_request_stats"', b'"guidellm_version"')
 _STATUSES = {"successful": None, "incomplete": "incomplete", "errored": "errored"}
+_TYPE = "generative_benchmark"
+_NO_METRICS = "a benchmark of GuideLLM without `metrics`: it did not end, or something else wrote it"
 _LONGEST_S = 1e8
 _EPOCH_S = (1e9, 4e9)
 _SETTINGS = ("type_", "kind", "streams", "max_concurrency", "rate", "initial_rate")
@@ -83,6 +85,9 @@ class GuideLLM:
         for record in records:
             benchmarks = record.value.get("benchmarks")
             if not isinstance(benchmarks, list) or not any(map(_is_benchmark, benchmarks)):
+                if isinstance(benchmarks, list) and any(map(_is_nearly, benchmarks)):
+                    parsed.claimed += 1
+                    parsed.rejects.append(Reject(record.line, _NO_METRICS, REQUEST, record.offset))
                 continue
             parsed.claimed += 1
             shared = rows.place(record) | {"model": _model(record.value)}
@@ -110,8 +115,12 @@ class GuideLLM:
             return Tables()
         found = whole_frames[REQUEST].with_columns(model=leaf(pl.col("model")))
         found = found.with_columns(run_key=pl.col("run_id").rank("dense").cast(pl.Int64))
+        # Only vLLM says that of a request; without it nothing tells which engine was measured.
+        said = pl.any_horizontal(pl.col("accepted", "drafted", "rounds").is_not_null()).any()
         runs = found.group_by("run_key", maintain_order=True).agg(
-            pl.col("run_id", "config").first(), pl.col("model").drop_nulls().first()
+            pl.col("run_id", "config").first(),
+            pl.col("model").drop_nulls().first(),
+            engine_flavour=pl.when(said).then(pl.lit("vllm")),
         )
         requests = _canonical(found, context)
         shared = (
@@ -119,16 +128,22 @@ class GuideLLM:
             "ts_basis", "surface", "ts_end",
         )  # fmt: skip
         rounds = acceptance.rounds_of(requests, shared)
-        return Tables(
+        tables = Tables(
             requests=requests.drop("step_drafted", "step_accepted", "step_emitted"),
             # A report gives no time a round: its day is its request's.
             rounds=None if rounds is None else rounds.rename({"ts_end": "ts"}),
             runs=runs.sort("run_key"),
         )
+        return rows.of_server(tables, self.name)
 
 
 def _is_benchmark(value: Any) -> bool:
     return isinstance(value, Mapping) and isinstance(value.get("requests"), Mapping) and "metrics" in value
+
+
+def _is_nearly(value: Any) -> bool:
+    """What calls itself a benchmark of GuideLLM, whole or not."""
+    return isinstance(value, Mapping) and isinstance(value.get("requests"), Mapping) and value.get("type_") == _TYPE
 
 
 def _requests_of(benchmark: Object) -> Iterator[tuple[str, Object]]:

@@ -29,7 +29,7 @@ _FIGURES = (
 SURFACES: tuple[Surface, ...] = (
     Surface(
         METRICS,
-        "Prometheus counters of /metrics (between two scrapes)",
+        "Prometheus counters of /metrics (between two scrapes; the first from the server's start)",
         "2026-05 and later (acceptance)",
         (*_FIGURES, "tau_committed", "step_ms"),
         "on by default: keep what /metrics says every few seconds; off with --disable-metrics",

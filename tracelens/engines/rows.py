@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
 
-from tracelens.engines.base import Context, JsonRecord, Surface
+from tracelens.engines.base import Context, JsonRecord, Surface, Tables
 
 # Where a record stands. A frame that a reader keeps begins with these columns.
 PLACE: Mapping[str, Any] = {
@@ -55,6 +56,28 @@ def whole(
 def unnamed(context: Context) -> pl.Expr:
     """The id of a request whose record has none."""
     return pl.format("{}#{}", pl.lit(context.source_id), "line")
+
+
+def of_server(tables: Tables, client: str) -> Tables:
+    """Rows of a measuring client under the name of the engine that it measured, where `runs` says which.
+
+    So they meet that engine's own logs: one request seen by both is one. What names no engine stays the client's.
+    """
+    if tables.runs is None or "engine_flavour" not in tables.runs.columns:
+        return tables
+    names = tables.runs.select("run_key", engine=pl.col("engine_flavour").fill_null(client))
+
+    def named(frame: pl.DataFrame | None) -> pl.DataFrame | None:
+        if frame is None:
+            return None
+        keyed = frame if "run_key" in frame.columns else frame.with_columns(run_key=pl.lit(0, pl.Int64))
+        joined = keyed.join(names, on="run_key", how="left", maintain_order="left")
+        return joined.with_columns(pl.col("engine").fill_null(client))
+
+    return replace(
+        tables, rounds=named(tables.rounds), windows=named(tables.windows), requests=named(tables.requests),
+        runs=tables.runs.drop("engine_flavour").join(names, on="run_key", how="left", maintain_order="left"),
+    )  # fmt: skip
 
 
 def once(lines: pl.DataFrame, *keys: str) -> pl.DataFrame:

@@ -16,7 +16,7 @@ SURFACE = Surface(
     ANSWER,
     "model_answer/*.jsonl (one question, its turns)",
     "2024-02 and later",
-    ("tau_verified", "tau_committed", "hazard", "survival"),
+    ("tau_verified", "tau_committed"),  # by position only where the draft length is known, which it never is
     "python -m evaluation.inference_… writes it",
 )
 

@@ -1,11 +1,14 @@
-"""Which figures the surfaces that were found allow, and what to switch on for the rest."""
+"""Which figures the surfaces that were found allow, with what their rows hold, and what to switch on for the rest."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from tracelens.analysis.coverage import NEEDS
 from tracelens.analysis.results import Missing
+from tracelens.analysis.switches import switch_on
 from tracelens.engines.base import Engine, Surface
+from tracelens.ingest.holdings import NOTHING_DRAFTED, Held
 
 # What a report wants, each with the names that surfaces use for it.
 FIGURES: Mapping[str, tuple[str, ...]] = {
@@ -18,39 +21,75 @@ FIGURES: Mapping[str, tuple[str, ...]] = {
     "tpot_ms": ("tpot_ms", "tpot", "speedup_tpot"),
     "temperature": ("temperature",),
 }
+# Needs that no file meets alone, or that a report can do without (a drafter that always drafts has no plain steps).
+_ELSEWHERE = frozenset({"baseline", "baseline_tpot", "matched", "matched_tpot", "plain_steps", "length"})
+_COUNTS = frozenset({"counts", "drafted", "draft_lengths", "rounds", "emitted", "requests"})
+_OF_DRAFTS = _COUNTS | {"draft_time"}
 
 
-def missing(engines: Sequence[Engine], found: Iterable[str]) -> list[Missing]:
+def missing(engines: Sequence[Engine], found: Iterable[str], held: Mapping[str, Held] | None = None) -> list[Missing]:
     """Figures that none of the surfaces found can give, by engine of the surfaces found.
 
     Args:
         engines: the readers.
         found: names of recognised surfaces.
+        held: by engine what its rows hold, where that is known; then also the figures that a surface can give and
+            these rows do not hold.
     """
     names = set(found)
     out: list[Missing] = []
     present = [(e, seen) for e in engines if (seen := [s for s in e.surfaces if s.name in names])]
     for engine, seen in present:
         for figure, synonyms in FIGURES.items():
-            if not _give(seen, synonyms):
-                gap = _advice(engine, figure, synonyms)
-                # Several engines: the same figure may be there for one and missing for another.
-                where = f"{engine.name}: " if len(present) > 1 else ""
-                out.append(Missing(gap.figure, where + gap.because, gap.switch_on))
+            rows = None if held is None else held.get(engine.name)
+            givers = [s for s in seen if _give([s], synonyms)]
+            if any(rows is None or _holds(rows.of(s.name), figure) for s in givers):
+                continue
+            gap = _unfilled(engine, givers[-1], figure, rows) if givers and rows else _advice(engine, figure, synonyms)
+            # Several engines: the same figure may be there for one and missing for another.
+            where = f"{engine.name}: " if len(present) > 1 else ""
+            out.append(Missing(gap.figure, where + gap.because, gap.switch_on))
     return out
 
 
-def allowed(engines: Sequence[Engine], found: Iterable[str]) -> list[str]:
-    """Figures that the surfaces found can give, in the order of `FIGURES`."""
+def allowed(engines: Sequence[Engine], found: Iterable[str], held: Mapping[str, Held]) -> list[str]:
+    """Figures that the surfaces found can give and their rows hold, in the order of `FIGURES`."""
     names = set(found)
-    seen = [s for e in engines for s in e.surfaces if s.name in names]
-    return [f for f, synonyms in FIGURES.items() if _give(seen, synonyms)]
+    told = {f for e in engines for s in e.surfaces if s.name in names for f in of_surface(s, held[e.name])[0]}
+    return [figure for figure in FIGURES if figure in told]
 
 
-def of_surface(surface: Surface) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(figures that one surface can give by itself, figures that it cannot), in the order of `FIGURES`."""
-    gives = tuple(figure for figure, synonyms in FIGURES.items() if _give([surface], synonyms))
-    return gives, tuple(figure for figure in FIGURES if figure not in gives)
+def of_surface(surface: Surface, held: Held) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Figures that one surface gives by itself with what its rows hold, the others, and those of them it can give.
+
+    All in the order of `FIGURES`.
+    """
+    can = [f for f, synonyms in FIGURES.items() if _give([surface], synonyms)]
+    gives = tuple(f for f in can if _holds(held.of(surface.name), f))
+    return gives, tuple(f for f in FIGURES if f not in gives), tuple(f for f in can if f not in gives)
+
+
+def _lacking(held: set[str], figure: str) -> str | None:
+    """The first need of a figure that is not met; None where one of its synonyms has all it needs."""
+    synonyms = [name for name in FIGURES[figure] if name in NEEDS] or [figure]
+    gaps = [[n for n in NEEDS.get(name, (name,)) if n not in _ELSEWHERE and n not in held] for name in synonyms]
+    return None if not all(gaps) else gaps[0][0]
+
+
+def _holds(held: set[str], figure: str) -> bool:
+    return _lacking(held, figure) is None
+
+
+def _unfilled(engine: Engine, surface: Surface, figure: str, held: Held) -> Missing:
+    """A figure that a surface can give, of records that do not hold it."""
+    need = _lacking(held.of(surface.name), figure) or figure
+    if held.plain and need in _OF_DRAFTS and "drafted" not in held.all():
+        return Missing(figure, "no step of these records has a draft", switch_on(NOTHING_DRAFTED, [engine.name]))
+    known, own = switch_on(need, [engine.name]), surface.switch_on
+    both = f"{own}; or {known}" if need in _COUNTS else known
+    # Where the engine has no switch of its own for it, what makes the surface says how to have it whole.
+    switch = own if known == switch_on(need, [""]) else both
+    return Missing(figure, f"records of {surface.name} can hold it, these do not", switch)
 
 
 def _give(surfaces: Iterable[Surface], synonyms: Sequence[str]) -> bool:

@@ -11,22 +11,35 @@ from tracelens.analysis.results import Missing
 from tracelens.engines.base import Context, Engine, Reject, Tables
 from tracelens.ingest import advice
 from tracelens.ingest.guard import guarded
+from tracelens.ingest.holdings import Held, held_by
 from tracelens.ingest.options import IngestOptions
-from tracelens.ingest.read import read
+from tracelens.ingest.read import Reading, read
 from tracelens.lake.schema import DAY_OF
 from tracelens.sources.clocks import resolve
 from tracelens.sources.discover import SourceFile, discover
+from tracelens.sources.stream import BlockStream
 
 if TYPE_CHECKING:
     import polars as pl
 
 
+# A speculation profile (Model-Optimizer's specdec_bench) is no log: acceptance that was measured elsewhere.
+REFERENCE = "a speculation profile, an offline reference and no log: compare with it by `--claim @FILE`"
+_PROFILE = (b'"mean_accept_length"', b'"marginal_accept_rates"', b'"conditional_accept_rates"')
+_LARGEST_PROFILE = 4 << 20
+
+
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """One source: what it is and what was recognised in it."""
+    """One source: what it is and what was recognised in it.
+
+    `size` is in what it is made of: lines, JSON objects, events, or bytes. `is_reference`: no log, but a file that
+    `--claim` takes.
+    """
 
     name: str
     note: str | None
+    size: str
     compression: str
     encoding: str
     envelopes: tuple[str, ...]
@@ -37,16 +50,21 @@ class Inspected:
     first: dt.datetime | None
     last: dt.datetime | None
     rejects: int
+    is_reference: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A surface that was found: what it is, which versions write it, and what it gives of `advice.FIGURES`."""
+    """A surface that was found: what it is, which versions write it, and what these records of it give.
+
+    `gives` and `lacks` are all of `advice.FIGURES`; `unfilled` those of `lacks` that other records of its kind hold.
+    """
 
     title: str
     versions: str
     gives: tuple[str, ...]
     lacks: tuple[str, ...]
+    unfilled: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,23 +88,27 @@ def inspect(paths: Sequence[str], options: IngestOptions) -> Inspection:
 
     engines = load(options.engine)
     files, skipped = discover(paths)
-    sources = tuple(_inspect(f, engines, options) for f in files)
+    held: dict[str, Held] = {e.name: Held() for e in engines}
+    sources = tuple(_inspect(f, engines, options, held) for f in files)
     found = {s for one in sources for s in one.surfaces}
     return Inspection(
         sources,
         tuple((s.name, s.reason) for s in skipped),
         {
-            s.name: Known(s.title, s.versions, *advice.of_surface(s))
+            s.name: Known(s.title, s.versions, *advice.of_surface(s, held[e.name]))
             for e in engines
             for s in e.surfaces
             if s.name in found
         },
-        tuple(advice.allowed(engines, found)),
-        tuple(advice.missing(engines, found)),
+        tuple(advice.allowed(engines, found, held)),
+        tuple(advice.missing(engines, found, held)),
     )
 
 
-def _inspect(file: SourceFile, engines: Sequence[Engine], options: IngestOptions) -> Inspected:
+def _inspect(
+    file: SourceFile, engines: Sequence[Engine], options: IngestOptions, held: Mapping[str, Held]
+) -> Inspected:
+    """One source; what its rows hold is added to `held`, by engine."""
     reading = read(file, engines)
     context = Context("inspect", lambda f: resolve(f, tz=options.tz, year=options.year, mtime=file.mtime))
     surfaces: dict[str, int] = {}
@@ -106,16 +128,40 @@ def _inspect(file: SourceFile, engines: Sequence[Engine], options: IngestOptions
             made = engine.assemble(parsed.frames, context)
         rejects += len(broken)
         rejects += len(made.rejects)
+        held[engine.name].add(held_by(made))
         versions |= _values(made.runs, "engine_version")
         models |= _values(made.runs, "model") | _values(made.requests, "model")
         stamps += _range(made)
-    note = (
-        "not text" if reading.binary else "empty" if not reading.bytes else None if surfaces else "nothing recognised"
-    )
+    note, is_reference = (None, False) if surfaces else _unrecognised(reading, file)
     return Inspected(
-        file.name, note, reading.compression, reading.encoding, reading.envelopes, reading.lines, surfaces,
-        tuple(sorted(versions)), tuple(sorted(models)), min(stamps, default=None), max(stamps, default=None), rejects,
+        file.name, note, _size(reading), reading.compression, reading.encoding, reading.envelopes, reading.lines,
+        surfaces, tuple(sorted(versions)), tuple(sorted(models)), min(stamps, default=None), max(stamps, default=None),
+        rejects, is_reference,
     )  # fmt: skip
+
+
+def _unrecognised(reading: Reading, file: SourceFile) -> tuple[str, bool]:
+    """What there is to say of a source without a record, and whether it is a reference."""
+    if reading.binary:
+        return "not text", False
+    if not reading.bytes:
+        return "empty", False
+    if file.path is not None and reading.bytes <= _LARGEST_PROFILE:
+        with BlockStream(file) as stream:
+            text = b"".join(block.data for block in stream)
+        if text.lstrip()[:1] == b"{" and any(key in text for key in _PROFILE):
+            return REFERENCE, True
+    refused = [r.reason for parsed in reading.parsed.values() for r in parsed.rejects] + [
+        r.reason for r in reading.rejects
+    ]
+    return f"nothing recognised: {refused[0]}" if refused else "nothing recognised", False
+
+
+def _size(reading: Reading) -> str:
+    for count, one in ((reading.events, "event"), (reading.elements, "JSON object"), (reading.lines or None, "line")):
+        if count is not None:
+            return f"{count:,} {one}" if count == 1 else f"{count:,} {one}s"
+    return "1 byte" if reading.bytes == 1 else f"{reading.bytes:,} bytes"
 
 
 def _values(frame: pl.DataFrame | None, column: str) -> set[str]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tracelens.ingest.holdings import Held
+
 
 @dataclass(frozen=True, slots=True)
 class IngestOptions:
@@ -39,11 +41,16 @@ class Staged:
     started_runs: dict[str, list[str]] = field(default_factory=dict)
     note: str | None = None
     faults: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    held: dict[str, Held] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The answer of `tracelens ingest`."""
+    """The answer of `tracelens ingest`; `remarks` are of sources that were read, `notes` of those that were not.
+
+    `held` is what the rows of each engine hold; an engine whose rows were not looked at is not in it.
+    """
 
     sources: int
     skipped: int
@@ -56,5 +63,7 @@ class Summary:
     examples: tuple[str, ...]
     bytes: int
     seconds: float
+    remarks: tuple[tuple[str, str], ...] = ()
+    held: Mapping[str, Held] = field(default_factory=dict)
     # (source, what) of parts that a fault of ours kept from being read.
     faults: tuple[tuple[str, str], ...] = ()

@@ -45,6 +45,7 @@ class Reading:
     parsed: dict[str, Parsed] = field(default_factory=dict)
     rejects: list[Reject] = field(default_factory=list)
     elements: int | None = None  # of a document: its objects, whose lines are no records
+    events: int | None = None  # of a trace
 
     @property
     def claimed(self) -> int:
@@ -76,8 +77,10 @@ def read(
         pieces = chain([head] if head else [], pieces)
         special = signals.reader_of(head)
         if special is not None:
-            special(signals.Source(stream, pieces, engines, parsed, rejects, progress))
-            return _reading(stream, finder, parsed, rejects)
+            events = special(signals.Source(stream, pieces, engines, parsed, rejects, progress))
+            reading = _reading(stream, finder, parsed, rejects)
+            reading.events = events
+            return reading
         one_line = _is_one_line(head)
         if one_line:
             stream.allow_lines(DOCUMENT_LIMIT)

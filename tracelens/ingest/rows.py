@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tracelens.engines.base import Reject, Tables
@@ -75,6 +75,7 @@ class Finished:
     tables: dict[str, pl.DataFrame]
     rejects: list[Reject]
     started_runs: list[str]
+    remarks: list[str] = field(default_factory=list)
 
 
 def parse_sets(sets: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -123,7 +124,7 @@ def finish(engine: str, made: Tables, naming: Naming, columns: Mapping[str, Any]
     import polars as pl
 
     out = Finished({}, list(made.rejects), [])
-    runs = _runs(engine, made.runs, naming)
+    runs = _plain_results(_runs(engine, made.runs, naming), made, naming, out.remarks)
     if made.runs is not None:
         out.started_runs = runs.filter(pl.col("run_key") > 0)["run_id"].to_list()
     for name in FACTS:
@@ -146,7 +147,7 @@ def _runs(engine: str, runs: pl.DataFrame | None, naming: Naming) -> pl.DataFram
     """The starts a source tells of, with their names; `run_key` as in `Tables`."""
     import polars as pl
 
-    types = {**table("runs").polars_schema(), "run_key": pl.Int64()}
+    types = {**table("runs").polars_schema(), "run_key": pl.Int64(), "is_result": pl.Boolean()}
     if runs is None or not runs.height:
         return pl.DataFrame(schema=types)
     known: dict[Any, Any] = {c: t for c, t in types.items() if c in runs.columns}
@@ -161,6 +162,37 @@ def _runs(engine: str, runs: pl.DataFrame | None, naming: Naming) -> pl.DataFram
     return frame.with_columns(run_id=pl.Series(names, dtype=pl.String)).select(list(types))
 
 
+def _plain_results(runs: pl.DataFrame, made: Tables, naming: Naming, remarks: list[str]) -> pl.DataFrame:
+    """Runs with `is_plain` for `is_result`: results of a benchmark that say they ran without speculation.
+
+    They stay the baseline whatever `--role` says, and beside results that speculated they don't share the run that
+    `--run` names: a run has one role. One with a draft in its rows has said something else, and follows `--role`.
+    """
+    import polars as pl
+
+    said = pl.col("is_result").fill_null(False) & (pl.col("role") == "baseline").fill_null(False)
+    drafting: set[int] = set()
+    facts = [f for name in FACTS if (f := getattr(made, name)) is not None]
+    for frame in facts:
+        drafts = [pl.col(c) > 0 for c in ("drafted", "accepted") if c in frame.columns]
+        if drafts and "run_key" in frame.columns:
+            drafting |= set(frame.filter(pl.any_horizontal(drafts).fill_null(False))["run_key"].to_list())
+    runs = runs.with_columns(is_plain=said & ~pl.col("run_key").is_in(list(drafting))).drop("is_result")
+    plain = runs["is_plain"].sum()
+    if not plain:
+        return runs
+    against, name = naming.role == "speculative", f"{naming.run}-baseline"
+    apart = naming.run is not None and (against or plain < runs.height)
+    if apart:
+        runs = runs.with_columns(run_id=pl.when("is_plain").then(pl.lit(name)).otherwise("run_id"))
+    if against or apart:
+        results = "1 result that ran" if plain == 1 else f"{plain} results that ran"
+        asked = "--role speculative does not hold for " if against else "--run does not hold for "
+        stay = "it stays" if plain == 1 else "they stay"
+        remarks.append(f"{asked}{results} without speculation: {stay} the baseline{f' (run {name})' if apart else ''}")
+    return runs
+
+
 def _with_run(engine: str, frame: pl.DataFrame, runs: pl.DataFrame, naming: Naming) -> pl.DataFrame:
     import polars as pl
 
@@ -171,16 +203,16 @@ def _with_run(engine: str, frame: pl.DataFrame, runs: pl.DataFrame, naming: Nami
             kind = pl.Int64() if column == "run_key" else table("rounds").polars_schema()[column]
             frame = frame.with_columns(pl.lit(None, kind).alias(column))
     frame = frame.with_columns(pl.col("run_key").fill_null(0))
-    told = runs.select("run_key", **{f"_{c}": pl.col(c) for c in ("run_id", *_FROM_RUN)})
+    told = runs.select("run_key", "is_plain", **{f"_{c}": pl.col(c) for c in ("run_id", *_FROM_RUN)})
     frame = frame.join(told, on="run_key", how="left", maintain_order="left", nulls_equal=False)
     given = pl.lit(naming.run) if naming.run else pl.col("run_id")
     before = pl.col("engine").replace_strict(
         {e: naming.before_start(e) for e in frame["engine"].unique().to_list()}, return_dtype=pl.String
     )
     return frame.with_columns(
-        run_id=pl.coalesce(given, "_run_id", before),
+        run_id=pl.coalesce(pl.when("is_plain").then("_run_id"), given, "_run_id", before),
         **{c: pl.coalesce(c, pl.col(f"_{c}").cast(frame.schema[c])) for c in _FROM_RUN},
-    ).drop("run_key", *(f"_{c}" for c in ("run_id", *_FROM_RUN)))
+    ).drop("run_key", "is_plain", *(f"_{c}" for c in ("run_id", *_FROM_RUN)))
 
 
 def _checked(name: str, frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Reject]]:
@@ -231,14 +263,17 @@ def _run_rows(
     if runs.height:
         named = named.group_by("run_id", maintain_order=True).agg(pl.all().drop_nulls().first())
     rows = observed.join(named, on="run_id", how="full", coalesce=True, suffix="_told", maintain_order="left_right")
+    is_plain = pl.col("is_plain").fill_null(False)
     rows = rows.with_columns(
         engine=pl.coalesce("engine", "engine_told", pl.lit(engine)),
         **{c: pl.coalesce(f"{c}_told", c) for c in _FROM_RUN},
-        role=pl.lit(naming.role) if naming.role else pl.col("role"),
+        role=pl.when(pl.lit(bool(naming.role)) & ~is_plain).then(pl.lit(naming.role)).otherwise("role"),
         source_id=pl.lit(naming.source_id),
     )
     scopes = {e: naming.scope(e) for e in rows["engine"].unique().to_list()}
-    rows = rows.with_columns(scope=pl.col("engine").replace_strict(scopes, return_dtype=pl.String))
+    scope = pl.col("engine").replace_strict(scopes, return_dtype=pl.String)
+    # A baseline that was told apart from the run of its name shares nothing with it.
+    rows = rows.with_columns(scope=pl.when(is_plain & pl.lit(naming.run is not None)).then("run_id").otherwise(scope))
     rows = rows.with_columns(
         pl.lit(v).alias(c)
         for c, v in columns.items()

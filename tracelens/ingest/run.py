@@ -17,6 +17,7 @@ from typing import Any
 
 from tracelens.engines.base import Engine
 from tracelens.ingest import signals
+from tracelens.ingest.holdings import Held
 from tracelens.ingest.labels import Labels, read_labels, read_rules
 from tracelens.ingest.options import IngestOptions, Staged, Summary
 from tracelens.ingest.rows import parse_sets
@@ -320,6 +321,9 @@ class _Tally:
 
     def __init__(self, skipped: Sequence[Skipped]) -> None:
         self.notes: list[tuple[str, str]] = [(s.name, s.reason) for s in skipped]
+        self.remarks: list[tuple[str, str]] = []
+        self.held: dict[str, Held] = {}
+        self.unheld: set[str] = set()  # engines with rows that were not looked at (by the fast road)
         self.sources = 0
         self.rows: Counter[str] = Counter()
         self.surfaces: Counter[str] = Counter()
@@ -336,6 +340,11 @@ class _Tally:
     def take(self, one: Staged) -> None:
         assert one.entry is not None
         self._add(one.entry, 1)
+        self.remarks += [(one.name, remark) for remark in one.remarks]
+        for engine, held in one.held.items():
+            self.held.setdefault(engine, Held()).add(held)
+        if "generic" not in one.held and any(s.startswith("generic.") for s in one.entry["surfaces"]):
+            self.unheld.add("generic")
         self.reasons.update(one.reasons)
         self.faults += [(one.name, what) for what in one.faults]
         self.examples += [f"{one.name}:{line}: {why}" for line, why in one.first_rejects][
@@ -344,6 +353,7 @@ class _Tally:
 
     def untake(self, entry: Mapping[str, Any], why: str) -> None:
         self._add(entry, -1)
+        self.remarks = [r for r in self.remarks if r[0] != entry["name"]]
         self.skip(entry["name"], why)
 
     def _add(self, entry: Mapping[str, Any], sign: int) -> None:
@@ -360,5 +370,6 @@ class _Tally:
         return Summary(
             self.sources, len(self.notes), {k: v for k, v in self.rows.items() if v}, self.rejects, self.unrecognised,
             {k: v for k, v in sorted(self.surfaces.items()) if v}, dict(self.reasons.most_common()), tuple(self.notes),
-            tuple(self.examples), self.bytes, seconds, tuple(self.faults),
+            tuple(self.examples), self.bytes, seconds, tuple(self.remarks),
+            {engine: held for engine, held in self.held.items() if engine not in self.unheld}, tuple(self.faults),
         )  # fmt: skip

@@ -31,8 +31,11 @@ class Source:
     progress: Callable[[int], None] | None
 
 
-def reader_of(head: bytes) -> Callable[[Source], None] | None:
-    """How a source that begins with these bytes is read; None where it is made of log lines or JSON records."""
+def reader_of(head: bytes) -> Callable[[Source], int | None] | None:
+    """How a source that begins with these bytes is read; None where it is made of log lines or JSON records.
+
+    The reader gives the number of events, of a source that is made of them.
+    """
     if chrome_trace.looks(head):
         return _trace
     if exposition.looks(head):
@@ -72,7 +75,7 @@ def unfold(
     return rest
 
 
-def _exposition(source: Source) -> None:
+def _exposition(source: Source) -> int | None:
     scrapes = exposition.Scrapes(_prefixes(source.engines))
     for block in source.stream.blocks(source.pieces):
         if source.progress is not None:
@@ -82,9 +85,10 @@ def _exposition(source: Source) -> None:
     with guarded("metrics", source.rejects):
         _offer_samples(scrapes.finish(), source.engines, source.parsed)
     source.rejects.extend(scrapes.problems)
+    return None
 
 
-def _series(source: Source) -> None:
+def _series(source: Source) -> int | None:
     series = metric_json.Series(_prefixes(source.engines))
     for piece in _counted(source):
         with guarded("metrics", source.rejects):
@@ -92,9 +96,10 @@ def _series(source: Source) -> None:
     series.finish()
     source.stream.end()
     source.rejects.extend(series.problems)
+    return None
 
 
-def _trace(source: Source) -> None:
+def _trace(source: Source) -> int | None:
     readers = [(e.name, e) for e in source.engines if isinstance(e, TraceReader)]
     marks = list(dict.fromkeys(mark for _, e in readers for mark in e.trace_marks))
     launchers = [mark for _, e in readers for mark in e.launch_marks]
@@ -104,7 +109,7 @@ def _trace(source: Source) -> None:
     _drain(source)
     source.stream.end()
     if trace is None:
-        return
+        return None
     source.rejects.extend(trace.problems)
     if trace.cut is not None and not source.stream.problems:  # a broken stream has said so itself
         source.rejects.append(trace.cut)
@@ -112,14 +117,16 @@ def _trace(source: Source) -> None:
     for name, reader in readers:
         with guarded(name, source.rejects):
             source.parsed[name].merge(reader.trace(trace.events, about))
+    return trace.count
 
 
-def _protobuf(source: Source) -> None:
+def _protobuf(source: Source) -> int | None:
     with guarded("spans", source.rejects):
         for found in spans.of_protobuf(_counted(source), source.rejects):
             _offer_spans(found, source.engines, source.parsed)
     _drain(source)
     source.stream.end()
+    return None
 
 
 def _drain(source: Source) -> None:

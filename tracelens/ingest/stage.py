@@ -15,13 +15,14 @@ from tracelens import __version__
 from tracelens.engines.base import Context, Engine, Parsed, Reject, Tables
 from tracelens.ingest import fast, hunt
 from tracelens.ingest.guard import faults, guarded
+from tracelens.ingest.holdings import held_by
 from tracelens.ingest.labels import Labels
 from tracelens.ingest.options import IngestOptions, Staged
 from tracelens.ingest.read import Reading, read, read_lines
 from tracelens.ingest.rows import Finished, Naming, finish, run_rows_of
 from tracelens.ingest.sift import BadLine, offsets, relevant, sift
 from tracelens.lake.parquet import write_table
-from tracelens.lake.schema import DAY_OF, SCHEMA_VERSION, TABLES, table
+from tracelens.lake.schema import DAY_OF, FACTS, SCHEMA_VERSION, TABLES, table
 from tracelens.sources.clocks import resolve
 from tracelens.sources.discover import SourceFile
 from tracelens.sources.lines import LineFinder
@@ -256,7 +257,11 @@ def _write(
         made = Finished({}, [], [])
         with guarded(engine.name, rejects):
             made = finish(engine.name, tables, naming, job.columns, labels)
+        if written is None or engine.name != "generic":
+            rounds, windows, requests = map(made.tables.get, FACTS)
+            out.held[engine.name] = held_by(Tables(rounds, windows, requests))
         rejects += made.rejects
+        out.remarks += made.remarks
         if made.started_runs:
             out.started_runs[engine.name] = made.started_runs
         for name, frame in made.tables.items():

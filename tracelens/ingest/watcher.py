@@ -284,7 +284,7 @@ class Watcher:
             finally:
                 notes += self._rewrites.told(self.lake)
             sources += summary.sources
-            notes += [n for n in summary.notes if not n[1].startswith(_NO_NEWS)]
+            notes += [n for n in summary.notes if not n[1].startswith(_NO_NEWS)] + list(summary.remarks)
             notes += [(name, f"a part could not be read: {what}") for name, what in summary.faults]
             for one in group:
                 if not one.has_moved():

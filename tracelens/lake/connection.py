@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import weakref
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
 
 # Where views.sql turns from the tables and `facts` to what groups them.
 _GROUPING = "-- ---------------------------------------------------------------- what the queries read"
+# Views of the lake itself. Every view and query above them binds all that lies below it: of a lake of a few files that
+# takes ten times as long as reading it.
+_OF_LAKE = (
+    "logged_rounds", "logged_windows", "logged_requests", "runs", "rejects", "sources", "impossible",
+    "requests_joined", "held", "grain_choice", "superseded", "run_traits", "request_traits", "facts",
+)  # fmt: skip
+_VIEW = re.compile(r"^create or replace view (\w+) as", re.MULTILINE)
+#: Lakes up to this size are read once and kept as tables, bytes.
+TINY = 1 << 20
 
 
 def silent() -> duckdb.DuckDBPyConnection:
@@ -33,7 +43,9 @@ def silent() -> duckdb.DuckDBPyConnection:
     return con
 
 
-def connect(lake: Path, *, lock: bool = True, grouped: bool = True, held: bool = True) -> duckdb.DuckDBPyConnection:
+def connect(
+    lake: Path, *, lock: bool = True, grouped: bool = True, held: bool = True, keep: bool = False
+) -> duckdb.DuckDBPyConnection:
     """Open an in-memory DuckDB with the canonical views over `lake`, as of its last commit.
 
     The connection can read the lake and nothing else: no other file, no extension, no network. Until it is given up,
@@ -44,6 +56,7 @@ def connect(lake: Path, *, lock: bool = True, grouped: bool = True, held: bool =
         lock: close the connection to the outside. Left open only by code that writes Parquet itself.
         grouped: define the views that group `facts`, too; without, `define_grouping` does it later.
         held: keep the files as they are. Not where the caller holds the lake's lock, as his own commit moves them.
+        keep: read a tiny lake once, and keep its views as tables.
 
     Raises:
         InputError: there is no lake at that place, or only a part of one.
@@ -58,7 +71,7 @@ def connect(lake: Path, *, lock: bool = True, grouped: bool = True, held: bool =
             weakref.finalize(con, reading.release)
         else:
             reading.release()
-        _define_tables(con, lake, files, lock=lock)
+        _define_tables(con, lake, files, lock=lock, keep=keep)
     except BaseException:
         reading.release()
         raise
@@ -67,7 +80,9 @@ def connect(lake: Path, *, lock: bool = True, grouped: bool = True, held: bool =
     return con
 
 
-def _define_tables(con: duckdb.DuckDBPyConnection, lake: Path, files: dict[str, list[str]], *, lock: bool) -> None:
+def _define_tables(
+    con: duckdb.DuckDBPyConnection, lake: Path, files: dict[str, list[str]], *, lock: bool, keep: bool
+) -> None:
     con.execute("set timezone = 'UTC'")
     con.execute("set variable lake = $lake", {"lake": _plain(str(lake))})
     con.execute("set variable lake_files = $files", {"files": {t: [_plain(p) for p in files[t]] for t in files}})
@@ -75,7 +90,36 @@ def _define_tables(con: duckdb.DuckDBPyConnection, lake: Path, files: dict[str, 
         con.execute("set allowed_directories = $1", [[str(lake), _plain(str(lake))]])
         con.execute("set enable_external_access = false")
     progress.connected(con)
-    con.execute(_views()[0])
+    if not keep or not _is_tiny(path for paths in files.values() for path in paths):
+        con.execute(_views()[0])
+        return
+    con.execute("set threads = 1")  # sums come out the same to the last digit, and nothing here is worth a second one
+    for statement in con.extract_statements(_views()[0]):
+        con.execute(statement)
+        name = _VIEW.search(statement.query)
+        if name is not None and name[1] in _OF_LAKE:
+            keep_view(con, name[1])
+
+
+def _is_tiny(paths: Iterable[str]) -> bool:
+    size = 0
+    for path in paths:
+        size += Path(path).stat().st_size
+        if size > TINY:
+            return False
+    return True
+
+
+def keep_view(con: duckdb.DuckDBPyConnection, name: str, condition: str = "") -> None:
+    """Turn a view into a table of the connection, seen under the view's name."""
+    con.execute(f"create or replace table kept_{name} as select * from {name}{condition}")
+    con.execute(f"create or replace view {name} as select * from kept_{name}")
+
+
+def kept(con: duckdb.DuckDBPyConnection) -> set[str]:
+    """The views that are tables of the connection."""
+    found = con.execute("select table_name from duckdb_tables() where starts_with(table_name, 'kept_')").fetchall()
+    return {name.removeprefix("kept_") for (name,) in found}
 
 
 def _plain(path: str) -> str:

@@ -36,7 +36,8 @@ DEFINITIONS: dict[str, Definition] = {
     ),
     "rho_verify": Definition(
         "ρ v, draft cost over the verify pass", "(ΣD / Σd) / V̄",
-        "Time of one draft token over the mean verify pass; shown where no plain step to compare it with was measured. Smaller than ρ.",
+        "Time of one draft token over the mean verify pass; shown where no plain step to compare with was measured. "
+        "Smaller than ρ.",
     ),
     "rho_round": Definition(
         "ρ r, draft phase of a round", "D̄ / t_AR",

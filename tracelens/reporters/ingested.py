@@ -30,7 +30,7 @@ def write_json(summary: Summary, gaps: Sequence[Missing], out: TextIO) -> None:
         "surfaces": dict(summary.surfaces),
         "missing": [dataclasses.asdict(g) for g in gaps],
         "reject_reasons": dict(summary.reasons),
-        "notes": [{"source": name, "note": note} for name, note in summary.notes],
+        "notes": [{"source": name, "note": note} for name, note in (*summary.notes, *summary.remarks)],
         "faults": [{"source": name, "fault": what} for name, what in summary.faults],
     }
     json_.write(document, out)
@@ -58,6 +58,10 @@ def write_text(summary: Summary, gaps: Sequence[Missing], lake: Path, out: TextI
         out.write(f"a part of {visible(name)} could not be read: {visible(what)}\n")
     if summary.unrecognised and summary.surfaces:
         out.write(f"{summary.unrecognised:,} other lines hold no record of an engine.\n")
+    for name, remark in summary.remarks[:10]:
+        _wrapped(f"{visible(name)}: {remark}", "", out)
+    if len(summary.remarks) > 10:
+        out.write(f"and {len(summary.remarks) - 10} more files of that kind\n")
     for name, note in summary.notes[:10]:
         out.write(f"skipped {visible(name)}: {visible(note)}\n")
     if len(summary.notes) > 10:
@@ -121,10 +125,10 @@ def inspection_text(found: Inspection, out: TextIO) -> None:
     """One paragraph a source, then what the files allow together."""
     for one in found.sources:
         how = [w for w in (one.compression, one.encoding, *one.envelopes) if w not in ("none", "utf-8")]
-        what = visible(one.note or f"{one.lines:,} lines")
+        what = visible(one.note or one.size)
         out.write(f"{visible(one.name)}: {what}{' (' + ', '.join(how) + ')' if how else ''}\n")
         for surface, n in one.surfaces.items():
-            out.write(f"  {surface:<24} {n:>12,} records\n")
+            out.write(f"  {surface:<24} {n:>12,} record{'' if n == 1 else 's'}\n")
         told = [
             f"version {', '.join(one.versions)}" if one.versions else "",
             f"model {', '.join(one.models[:4])}" if one.models else "",
@@ -132,7 +136,7 @@ def inspection_text(found: Inspection, out: TextIO) -> None:
         if one.first and one.last:
             told.append(f"{one.first:%Y-%m-%d %H:%M:%S} to {one.last:%Y-%m-%d %H:%M:%S} UTC")
         if one.rejects:
-            told.append(f"{one.rejects:,} records can't be read")
+            told.append(f"{one.rejects:,} record{'' if one.rejects == 1 else 's'} can't be read")
         if any(told):
             out.write(f"  {visible('; '.join(t for t in told if t))}\n")
     for name, note in found.skipped:
@@ -140,9 +144,10 @@ def inspection_text(found: Inspection, out: TextIO) -> None:
     if found.titles:
         out.write("What these records are, and what each gives by itself:\n")
     for surface, known in found.titles.items():
-        # A surface that gives nothing by itself describes what others count: the start of a server, a request's id.
-        gives = f"gives {', '.join(known.gives)}" if known.gives else "context only"
-        lacks = f"not {', '.join(known.lacks)}" if known.gives and known.lacks else ""
+        # A surface that can give nothing by itself describes what others count: a server's start, a request's id.
+        none = "gives nothing with what these records hold" if known.unfilled else "context only"
+        gives = f"gives {', '.join(known.gives)}" if known.gives else none
+        lacks = f"not {', '.join(known.lacks)}" if (known.gives or known.unfilled) and known.lacks else ""
         _wrapped(f"{surface}: {known.title}; {known.versions}", "  ", out)
         for text in filter(None, (gives, lacks)):
             _wrapped(text, "      ", out)

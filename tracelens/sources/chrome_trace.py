@@ -46,13 +46,14 @@ class Trace:
     """One trace: the events that matter, and what it says of itself.
 
     `cut` is set where the trace ends early; `problems` are the events that could not be used (their line is the number
-    of the event).
+    of the event). `count` is the number of all its events, of which `events` are few.
     """
 
     events: pl.DataFrame
     about: TraceAbout
     problems: list[Reject]
     cut: Reject | None
+    count: int
 
 
 def looks(head: bytes) -> bool:
@@ -322,7 +323,7 @@ class _Reader:
         about = self._about()
         if self._unnamed:
             self._problems.append(Reject(self._number, f"{self._unnamed} more events that cannot be used"))
-        return Trace(self._columns.frame(), about, self._problems, cut)
+        return Trace(self._columns.frame(), about, self._problems, cut, self._number)
 
     def _last(self) -> Reject | None:
         """Events behind a broken one that had swallowed them, and whether the last one is whole."""

@@ -17,7 +17,7 @@ _ROUND_FIGURES = (
 SURFACES = (
     Surface(
         METRICS,
-        "Prometheus counters of /metrics (between two scrapes)",
+        "Prometheus counters of /metrics (between two scrapes; the first from the server's start)",
         "acceptance 2026-08 and later (#26389)",
         ("draft_accept_ratio", "hazard", "survival", "tau_verified", "rollback_len", "near_k_round_share", "running"),
         "--metrics: keep what /metrics says every few seconds (with a `date` line before each)",

@@ -1,11 +1,14 @@
 """Results of SGLang's benchmarks: bench_serving, bench_speculative and one_batch_server, one JSON object a run.
 
 None of them counts acceptance itself: `accept_length` and `acc_length` are the mean since the server was started, of
-one of its schedulers, with the warm-up in it. Rounds are the run's own tokens over that mean, so they are estimated,
-and as wrong as earlier traffic differed. Times are the client's:
+one of its schedulers, with the warm-up in it. It is (accepted + rounds) / rounds before anything is cut at the end of
+a request, so tokens verified a round, not tokens committed. Rounds are the run's own tokens over that mean, so they are
+estimated: too few by what was cut (2 % at 64 tokens a request), and as wrong as earlier traffic differed. Accepted
+tokens go by the same rounds, so that the mean itself comes back; what the rounds committed is not told, and null. Time
+a round is too long by the share that rounds are too few, and time a token right again. Times are the client's:
 
-* bench_serving: TPOT is (latency - TTFT) / (tokens - 1). Its mean over requests is not taken, but the sums behind the
-  means: completed x (mean latency - mean TTFT) is the decode time of all requests. `--output-details` lists requests;
+* bench_serving: TPOT is (latency - TTFT) / (tokens - 1). Its mean over requests is taken only without the sums behind
+  the means: completed x (mean latency - mean TTFT) is the decode time of all requests. `--output-details` lists them;
   the gaps in `itls` add up to a request's decode time, whether a backend divides them by the tokens of a chunk or not.
 * bench_speculative (scripts/playground): a row is a configuration, steps = 0 the one without speculation. `step_time`
   is the 20th percentile of the mean steps of decode intervals (on purpose: the undisturbed ones), `completion_tokens`
@@ -22,6 +25,7 @@ from typing import Any
 
 import polars as pl
 
+from tracelens.engines import bench_means
 from tracelens.engines.base import Context, JsonRecord, Parsed, Reject, Surface, Tables
 from tracelens.engines.sglang import info, runs
 from tracelens.engines.sglang.bench_requests import REQUEST, request_frame, requests
@@ -34,7 +38,7 @@ SURFACES: tuple[Surface, ...] = (
         SERVING,
         "bench_serving (a run; its accept length is the server's since its start)",
         "0.5.8-0.5.23",
-        _GIVES,
+        (*_GIVES, "tpot_ms"),
         "python -m sglang.bench_serving --output-file FILE",
     ),
     Surface(
@@ -81,6 +85,7 @@ _RESULT: dict[str, Any] = {
     "plain_steps": pl.Int64, "drafted": pl.Int64, "accepted": pl.Int64, "emitted": pl.Int64, "step_us": pl.Int64,
     "round_us": pl.Int64, "rounds_timed": pl.Int64, "time_basis": pl.String, "running": pl.Int64,
     "generated_tokens": pl.Int64, "prompt_tokens": pl.Int64, "counts_basis": pl.String,
+    **bench_means.COLUMNS,
 }  # fmt: skip
 
 
@@ -125,7 +130,7 @@ def assemble(frames: Mapping[str, pl.DataFrame], context: Context) -> Tables:
         tables.rejects.append(Reject(line, "a result that is in this source already", surface))
     results = results.filter(first).with_row_index("run_key", 1).with_columns(pl.col("run_key").cast(pl.Int64))
     results = results.with_columns(context.resolve(results.select("stamp", "inner")))
-    tables.runs = results.select("run_key", "run_id", *_RUN)
+    tables.runs = results.select("run_key", "run_id", *_RUN, is_result=True)
     tables.windows = results.select(
         "run_key", "surface", "ts_basis", "window_us", "num_speculative_tokens", "num_draft_nodes", "rounds",
         "plain_steps", "drafted", "accepted", "emitted", "step_us", "round_us", "rounds_timed", "time_basis", "running",
@@ -135,8 +140,14 @@ def assemble(frames: Mapping[str, pl.DataFrame], context: Context) -> Tables:
         ts_end="ts",
         rounds_basis=pl.when(pl.col("rounds").is_not_null()).then("counts_basis"),
     )  # fmt: skip
+    # Where requests are listed, their means are theirs.
+    listed = frames[REQUEST]["line"].unique().to_list() if REQUEST in frames else []
+    of_all = results.filter(~pl.col("line").is_in(listed)).with_columns(ts_basis=pl.lit("none"))
+    parts = [bench_means.requests(of_all, context.source_id, "run_key", "ts_basis")]
     if REQUEST in frames:
-        tables.requests = requests(frames[REQUEST], results.select("run_key", "line", "ts_basis"), context.source_id)
+        parts.append(requests(frames[REQUEST], results.select("run_key", "line", "ts_basis"), context.source_id))
+    found = pl.concat([p for p in parts if p.height] or parts[:1], how="diagonal")
+    tables.requests = found if found.height else None
     return tables
 
 
@@ -160,7 +171,7 @@ def _serving(result: Object) -> dict[str, Any]:
     if latency is not None and ttft is not None and latency >= ttft > 0 and steps:
         spent = round(completed * (latency - ttft) * 1e3)
         row |= {"round_us": spent, "rounds_timed": steps, "time_basis": "sum"}
-    return row
+    return row | bench_means.told(result, completed, made, "mean_e2e_latency_ms")
 
 
 def _speculative(result: Object) -> dict[str, Any]:
@@ -235,7 +246,7 @@ def _counts(made: int, length: float | None, told: Mapping[str, Any]) -> dict[st
         rounds = round(made / length)
         k = told["num_speculative_tokens"]
         drafted = None if k is None or made - rounds > rounds * k else rounds * k
-        out |= {"rounds": rounds, "accepted": made - rounds, "drafted": drafted, "emitted": made}
+        out |= {"rounds": rounds, "accepted": made - rounds, "drafted": drafted}
         out["counts_basis"] = "estimated"
     return out
 

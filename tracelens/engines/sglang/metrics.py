@@ -35,14 +35,14 @@ _KEPT = "keep what /metrics says every few seconds (with a `date` line before ea
 SURFACES: tuple[Surface, ...] = (
     Surface(
         FINISHED,
-        "Prometheus counters of finished requests (between two scrapes)",
+        "Prometheus counters of finished requests (between two scrapes; the first from the server's start)",
         "0.5.15-0.5.23",
         ("draft_accept_ratio", "tau_committed", "step_ms"),
         f"--enable-metrics; {_KEPT}",
     ),
     Surface(
         SCHEDULER,
-        "Prometheus counters of the schedulers (between two scrapes)",
+        "Prometheus counters of the schedulers (between two scrapes; the first from the server's start)",
         "0.5.8-0.5.23 (draft and verify time 0.5.11+)",
         ("rho", "rho_verify", "draft_ms", "target_ms", "tau_verified", "draft_accept_ratio", "running"),
         f"--enable-metrics and SGLANG_ENABLE_METRICS_DEVICE_TIMER=1 (0.5.11+), with CUDA graphs on; {_KEPT}",

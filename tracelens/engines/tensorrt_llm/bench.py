@@ -121,7 +121,7 @@ def assemble(whole_frames: Mapping[str, pl.DataFrame], context: Context) -> Tabl
         again = found.filter(~first)["line"]
         tables.rejects += [Reject(line, "a result that is in this source already", REPORT) for line in again]
         found = found.filter(first).with_row_index("run_key", 1).with_columns(pl.col("run_key").cast(pl.Int64))
-        tables.runs = found.select("run_key", *_RUN).with_columns(model=leaf(pl.col("model")))
+        tables.runs = found.select("run_key", *_RUN, is_result=True).with_columns(model=leaf(pl.col("model")))
         tables.windows = _windows(found)
     if REQUEST in whole_frames:
         tables.requests = _requests(whole_frames[REQUEST], context)

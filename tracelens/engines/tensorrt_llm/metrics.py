@@ -33,7 +33,7 @@ METRICS = "trtllm.metrics"
 SURFACES: tuple[Surface, ...] = (
     Surface(
         METRICS,
-        "Prometheus counters of /prometheus/metrics (between two scrapes)",
+        "Prometheus counters of /prometheus/metrics (between two scrapes; the first from the server's start)",
         "2026 (rounds and positions since #12636)",
         (
             "draft_accept_ratio", "hazard", "survival", "tau_verified", "tau_committed", "rollback_len",

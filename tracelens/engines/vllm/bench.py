@@ -7,7 +7,8 @@ same objects again as an array (`summary.json`). `bench throughput --output-json
 TPOT is (latency - TTFT) / (output tokens - 1). What vLLM calls ITL here is the gap between two received chunks: with
 speculation a chunk holds several tokens, so it is no TPOT, and in general no round either (the front end merges outputs
 when it falls behind, and sends empty chunks for tokens without text). It is taken as round time only where the counts
-prove it: as many gaps as drafts that the server counted, or one gap a token in a result without drafts.
+prove it: as many gaps as drafts that the server counted, or one gap a token in a result without drafts. A result that
+does not list its requests has their means (`bench_means`).
 
 Acceptance is the server's counters after the run less those before (0.14+): other traffic of that time is in it.
 """
@@ -21,6 +22,7 @@ from typing import Any
 
 import polars as pl
 
+from tracelens.engines import bench_means
 from tracelens.engines.base import Context, JsonRecord, Parsed, Reject, Surface, Tables
 from tracelens.engines.units import INT32_MAX, BrokenError, finite, nearest, whole
 from tracelens.engines.vllm.bench_told import server
@@ -31,9 +33,9 @@ SERVE, REQUEST, THROUGHPUT = "vllm.bench_serve", "vllm.bench_request", "vllm.ben
 SURFACES: tuple[Surface, ...] = (
     Surface(
         SERVE,
-        "vllm bench serve (sums of a run)",
+        "vllm bench serve (sums and means of a run)",
         "0.4-0.33 (acceptance 0.14+)",
-        ("draft_accept_ratio", "hazard", "survival", "tau_verified", "rollback_len", "near_k_round_share"),
+        ("draft_accept_ratio", "hazard", "survival", "tau_verified", "rollback_len", "near_k_round_share", "tpot_ms"),
         "vllm bench serve --save-result, with the server's /metrics in reach",
     ),
     Surface(
@@ -77,7 +79,7 @@ _RESULT: dict[str, Any] = {
     "run_id": pl.String, **_RUN, "task_type": pl.String, "temperature": pl.Float64, "top_p": pl.Float64,
     "window_us": pl.Int64, "rounds": pl.Int64, "drafted": pl.Int64, "accepted": pl.Int64,
     "accepted_per_pos": pl.List(pl.Int64), "generated_tokens": pl.Int64, "prompt_tokens": pl.Int64,
-    "round_us": pl.Int64, "rounds_timed": pl.Int64,
+    "round_us": pl.Int64, "rounds_timed": pl.Int64, **bench_means.COLUMNS,
 }  # fmt: skip
 
 
@@ -118,7 +120,9 @@ def assemble(frames: Mapping[str, pl.DataFrame], context: Context) -> Tables:
     results = results.with_columns(context.resolve(results.select("stamp", "inner")), model=leaf(pl.col("model")))
     # No start is told, only an end: a run that knew its start would keep other records of its folder from finding the
     # one server that was started there.
-    tables.runs = results.select("run_key", "run_id", *_RUN).with_columns(draft_model=leaf(pl.col("draft_model")))
+    tables.runs = results.select("run_key", "run_id", *_RUN, is_result=True).with_columns(
+        draft_model=leaf(pl.col("draft_model"))
+    )
     start = pl.col("ts") - pl.duration(microseconds="window_us")
     shared = ("run_key", "task_type", "temperature", "top_p")
     counted = pl.col("accepted").is_not_null() | pl.col("generated_tokens").is_not_null()
@@ -135,8 +139,12 @@ def assemble(frames: Mapping[str, pl.DataFrame], context: Context) -> Tables:
         .when(pl.col("rounds").is_not_null())
         .then(pl.lit("logged")),
     )  # fmt: skip
+    of_all = results.with_columns(ts_start=start, ts_end="ts")
+    parts = [bench_means.requests(of_all, context.source_id, *shared, "ts_start", "ts_end", "ts_basis")]
     if REQUEST in frames:
-        tables.requests = _requests(frames[REQUEST], results.select(*shared, "line", "ts", "ts_basis"), context)
+        parts.append(_requests(frames[REQUEST], results.select(*shared, "line", "ts", "ts_basis"), context))
+    found = pl.concat([p for p in parts if p.height] or parts[:1], how="diagonal")
+    tables.requests = found if found.height else None
     return tables
 
 
@@ -190,15 +198,17 @@ def _serve(result: Object, record: JsonRecord, parsed: Parsed) -> dict[str, Any]
         "generated_tokens": whole(result["total_output_tokens"], "total_output_tokens"),
         "prompt_tokens": _count(result, "total_input_tokens"),
     }
-    whole(result["completed"], "completed")
+    completed = whole(result["completed"], "completed")
     counts = _acceptance(result, record, parsed)
     row |= {**counts, **server(result, len(counts.get("accepted_per_pos") or ()), counts.get("rounds"))}
     row["model"] = result["model_id"] if isinstance(result["model_id"], str) else None
     requests = _request_frame(result, record, parsed)
     if requests is not None:
         parsed.add(REQUEST, requests)
-        row |= _round_time(result, requests, counts.get("rounds"))
-    return row
+        return row | _round_time(result, requests, counts.get("rounds"))
+    made = row["generated_tokens"]
+    means = bench_means.told(result, completed, made, "mean_e2el_ms")
+    return row | means | bench_means.round_time(result, means, counts.get("rounds"), made)
 
 
 def _name(result: Object, date: str | None, *keys: str) -> str:

@@ -31,7 +31,7 @@ METRICS = "vllm.metrics"
 SURFACES: tuple[Surface, ...] = (
     Surface(
         METRICS,
-        "Prometheus counters of /metrics (between two scrapes)",
+        "Prometheus counters of /metrics (between two scrapes; the first from the server's start)",
         "0.8.3-0.33 (rounds and positions 0.8.5+)",
         (
             "draft_accept_ratio",

@@ -1,0 +1,84 @@
+"""The columns that a recorder may write, and their JSON. Names and meaning: schemas/<table>.json of tracelens."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SHARED = _words(
+    """replica process model draft_model method num_speculative_tokens task_type temperature top_p num_draft_nodes
+    weight forced_acceptance"""
+)
+COLUMNS: Mapping[str, frozenset[str]] = {
+    "round": _SHARED
+    | _words(
+        """request_id round_index step_id step_share batch_size context_len drafted accepted emitted draft_steps
+        draft_us target_us sample_us rollback_us repack_us emit_lag_us step_us timing_basis has_prefill is_replay"""
+    ),
+    "window": _SHARED
+    | _words(
+        """ts_start_us window_us steps rounds plain_steps rounds_basis counts_basis drafted accepted emitted
+        accepted_per_pos draft_us target_us sample_us step_us time_basis round_us rounds_timed preemptions
+        generated_tokens prompt_tokens running waiting kv_cache_usage"""
+    ),
+    "request": _SHARED
+    | _words(
+        """ts_start_us ts_first_token_us request_id prompt_tokens output_tokens cached_tokens iterations rounds drafted
+        accepted emitted accepted_hist draft_us target_us ttft_us decode_us e2e_us queue_us preemptions finish_reason
+        error counts_basis"""
+    ),
+    "run": _words(
+        """run_id engine engine_flavour engine_version engine_era model draft_model method num_speculative_tokens
+        tensor_parallel data_parallel max_num_seqs role started_us forced_acceptance"""
+    ),
+}
+_LONGEST = 256
+
+
+def check(kind: str, columns: Mapping[str, object]) -> None:
+    """Refuse a name that the table does not have.
+
+    Raises:
+        TypeError: an unknown column.
+    """
+    unknown = columns.keys() - COLUMNS[kind]
+    if unknown:
+        raise TypeError(f"a {kind} has no column {sorted(unknown)[0]!r}; it has: {', '.join(sorted(COLUMNS[kind]))}")
+
+
+def line(kind: str, columns: Mapping[str, object]) -> str:
+    """One JSON line. What is None or not a finite number is left out (not measured); long text is cut."""
+    kept: dict[str, object] = {"record": kind}
+    for name, value in columns.items():
+        if value is None or (isinstance(value, float) and not math.isfinite(value)):
+            continue
+        kept[name] = value[:_LONGEST] if isinstance(value, str) else value
+    return json.dumps(kept, separators=(",", ":"), default=_plain)
+
+
+def quoted(text: str) -> str:
+    """The JSON of a text."""
+    return json.dumps(text[:_LONGEST])
+
+
+def leaf(path: object) -> str | None:
+    """A model's name without the folders it lies in: `/srv/models/draft` is `draft`, `org/model` stays."""
+    if not isinstance(path, str) or not path:
+        return None
+    name = path.replace("\\", "/").rstrip("/")
+    is_hub = name.count("/") == 1 and not name.startswith(("/", ".", "~"))
+    return name if is_hub else name.rpartition("/")[2]
+
+
+def _plain(value: object) -> object:
+    """Numbers of NumPy and torch, which `json` does not know."""
+    item = getattr(value, "item", None)
+    if item is None:
+        raise TypeError(f"{type(value).__name__} cannot be recorded")
+    return item()
