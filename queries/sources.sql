@@ -2,7 +2,7 @@
 -- Inputs: views sources, rejects.
 -- Output, one row a source: name, source_id, bytes, lines; envelope; surfaces (records recognised, by surface);
 --   rows (written, by table); rejects (records refused) and rejects_by_reason; unrecognised (lines that no engine
---   claimed); ingested_at (UTC).
+--   claimed); ingested_at (UTC); same_as (source -> lines whose records are that source's too: counted once, as its).
 -- Basis: the ledger.
 with reasons as (
   select source_id, reason, count(*) as records from rejects group by source_id, reason
@@ -12,7 +12,7 @@ with reasons as (
   group by source_id
 )
 select s.name, s.source_id, s.bytes, s.lines, s.envelope, s.surfaces, s.rows, s.rejects,
-       b.reasons as rejects_by_reason, s.unrecognised, s.ingested_at
+       b.reasons as rejects_by_reason, s.unrecognised, s.ingested_at, s.same_as
 from sources s
 left join by_source b on b.source_id = s.source_id
 order by s.name, s.source_id;

@@ -36,8 +36,10 @@ create or replace macro request_key(id) as
     else id
   end;
 
+-- A number of up to four digits counts within one process, redacted (`counter-` and 32 hex digits) or not.
 create or replace macro is_global_id(engine, id) as
-  engine <> 'llama.cpp' and (length(id) >= 5 or not regexp_full_match(id, '[0-9]+'));
+  engine <> 'llama.cpp' and (length(id) >= 5 or not regexp_full_match(id, '[0-9]+'))
+  and not (starts_with(id, 'counter-') and length(id) = 40);
 
 create or replace macro temperature_bucket_of(t) as
   case when t is null then null when t <= 0 then '0' when t <= 0.3 then '(0, 0.3]' when t <= 0.7 then '(0.3, 0.7]'
@@ -134,35 +136,60 @@ select 'requests' as name, source_id, count(*) as records from logged_requests w
 -- The variable `all_possible` says that somebody has looked and found none: then no query looks again.
 create or replace macro counts(possible) as coalesce(getvariable('all_possible')::boolean, false) or possible;
 
+-- The ledger. What older versions did not write is NULL.
+create or replace view sources as
+from read_parquet(lake_files('sources'), union_by_name = true)
+union all by name
+select null::varchar as text_sha256, null::map(varchar, varchar) as same_as,
+       null::map(varchar, varchar) as prefixes, null::varchar as request_ids where false;
+
+-- Lines of a source whose records another source of this lake holds, too (logs that overlap, a log in two wrappings, two
+-- gateways): `same_as` of the ledger, as long as that other source is there. They count once, as the other's.
+create or replace view copied_ranges as
+with told as (
+  select source_id, unnest(map_keys(same_as)) as other_id, unnest(map_values(same_as)) as lines from sources
+), parts as (
+  select source_id, other_id, unnest(string_split(lines, ',')) as part from told
+  where other_id in (select source_id from sources)
+)
+select source_id, other_id, split_part(part, '-', 1)::bigint as first_line, split_part(part, '-', -1)::bigint as last_line
+from parts;
+
+create or replace view copied_lines as
+select distinct source_id, unnest(range(first_line, last_line + 1)) as source_line from copied_ranges;
+
 create or replace view rounds as
 select * exclude (possible) replace (coalesce(weight, 1) as weight),
        draft_us / 1000.0 as draft_ms, target_us / 1000.0 as target_ms, sample_us / 1000.0 as sample_ms,
        rollback_us / 1000.0 as rollback_ms, repack_us / 1000.0 as repack_ms, emit_lag_us / 1000.0 as emit_lag_ms,
        step_us / 1000.0 as step_ms
-from logged_rounds where counts(possible);
+from logged_rounds anti join copied_lines using (source_id, source_line) where counts(possible);
 
 create or replace view windows as
 select * exclude (possible) replace (coalesce(weight, 1) as weight),
        window_us / 1000.0 as window_ms, draft_us / 1000.0 as draft_ms, target_us / 1000.0 as target_ms,
        sample_us / 1000.0 as sample_ms, rollback_us / 1000.0 as rollback_ms, repack_us / 1000.0 as repack_ms,
        emit_lag_us / 1000.0 as emit_lag_ms, step_us / 1000.0 as step_ms, round_us / 1000.0 as round_ms
-from logged_windows where counts(possible);
+from logged_windows anti join copied_lines using (source_id, source_line) where counts(possible);
 
 create or replace view requests as
 select * exclude (possible) replace (coalesce(weight, 1) as weight),
        draft_us / 1000.0 as draft_ms, target_us / 1000.0 as target_ms, ttft_us / 1000.0 as ttft_ms,
        decode_us / 1000.0 as decode_ms, e2e_us / 1000.0 as e2e_ms, queue_us / 1000.0 as queue_ms,
        tpot_us / 1000.0 as tpot_ms
-from logged_requests where counts(possible);
+from logged_requests anti join copied_lines using (source_id, source_line) where counts(possible);
 
--- A run keeps its role whatever its other columns hold.
+-- A run keeps its role whatever its other columns hold. Lakes of older versions have not all columns: NULL there.
 create or replace view runs as
 select * replace (case when num_speculative_tokens between 0 and 65536 then num_speculative_tokens end
                     as num_speculative_tokens)
-from read_parquet(lake_files('runs'), union_by_name = true);
+from (
+  select null::varchar as scope where false
+  union all by name
+  from read_parquet(lake_files('runs'), union_by_name = true)
+);
 
 create or replace view rejects as from read_parquet(lake_files('rejects'), union_by_name = true);
-create or replace view sources as from read_parquet(lake_files('sources'), union_by_name = true);
 
 -- ---------------------------------------------------------------- one row a request
 -- Records of several surfaces that speak of one request (access and query log; response and request line) become one

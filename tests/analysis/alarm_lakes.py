@@ -20,7 +20,7 @@ from tracelens.analysis.alarms import collect
 from tracelens.analysis.report import ReportOptions, report
 from tracelens.analysis.results import Stratum, Warning
 from tracelens.analysis.selection import Selection, define_strata, keep, keep_small_tables
-from tracelens.lake.connection import connect
+from tracelens.lake.connection import connect, keep_copies
 from tracelens.resources import room
 
 DAY = dt.datetime(2026, 11, 1, 10)
@@ -30,7 +30,7 @@ Rows = list[dict[str, Any]]
 
 _VIEW = re.compile(r"create or replace view (\w+)")
 # Binding all views takes a second: one connection serves all lakes. What a question replaces is made anew.
-_REPLACED = ("held", "superseded", "run_traits", "request_traits", "facts", "strata", "unit_sums")
+_REPLACED = ("copied_lines", "held", "superseded", "run_traits", "request_traits", "facts", "strata", "unit_sums")
 
 
 @functools.cache
@@ -52,6 +52,7 @@ def said(lake: Path, figures: Mapping[str, Any] | None = None) -> dict[str, Warn
     con.execute("reset variable lake_files")  # the files of the lake that the connection was opened on
     for view in views:
         con.execute(view)
+    keep_copies(con)
     keep_small_tables(con)
     defined = define_strata(con, Selection(()))
     keep(con, "unit_sums")

@@ -90,6 +90,8 @@ def test_json(tool: Tool, log: Path) -> None:
         "reject_reasons": {"incomplete line: no drafted": 1},
         "notes": [],
         "faults": [],
+        "copies": [],
+        "request_ids": "kept",
     }
     assert {"rho", "tpot_ms", "temperature"} <= {m["figure"] for m in missing}
     assert all(set(m) == {"figure", "because", "switch_on"} and all(m.values()) for m in missing)
@@ -249,3 +251,31 @@ def test_no_text_of_a_user_gets_into_the_lake_or_the_terminal(tool: Tool, tmp_pa
             assert CANARY not in str(found), path
             rows += len(found)
     assert rows > 10
+
+
+@pytest.mark.parametrize("command", [("ingest",), ("watch", "--once")])
+def test_redacted_ids_by_the_command_line(
+    tool: Tool, tmp_path: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRACELENS_REDACT_SALT", raising=False)
+    log = tmp_path / "rounds.jsonl"
+    row = {"record": "round", "drafted": 3, "accepted": 2, "emitted": 3, "step_ms": 9.0}
+    log.write_text("".join(json.dumps(row | {"request_id": f"alice-{i}"}) + "\n" for i in range(3)))
+    code, out, err = tool(*command, log, "--redact-ids", "--lake", "redacted")
+    assert (code, err) == (0, "")
+    if command == ("ingest",):
+        assert "Request ids are redacted to keyed hashes. Keep the salt" in out
+    assert (tmp_path / "redacted.redact-salt").is_file()
+    code, out, _ = tool("query", "select request_id from rounds", "--lake", "redacted", "--json")
+    assert [set(r) for r in json.loads(out)] == [{"request_id"}] * 3
+    assert "alice" not in out
+    if command != ("ingest",):
+        return
+    labels = tmp_path / "labels.csv"
+    labels.write_text("request_id,task_type\nalice-1,chat\n")
+    code, out, _ = tool("label", labels, "--lake", "redacted", "--json")
+    assert json.loads(out) == {"rows": {"rounds": 1, "requests": 0}, "files": 1, "labels": 1, "unmatched": 0}
+    code, out, _ = tool("report", "--lake", "redacted")
+    assert "Request ids are redacted." in out
+    code, out, _ = tool("report", "--lake", "redacted", "--json")
+    assert json.loads(out)["contains"] == {"request_ids": "redacted"}

@@ -174,9 +174,11 @@ def of_files() -> Iterator[tuple[str, dict[str, Any]]]:
                 value = json.loads(line[at:])
             except ValueError:
                 continue
+            if not isinstance(value, dict):
+                continue
             shape = f"{path.name}{sorted(value)}"
             if (
-                "real_aux" not in path.name
+                not path.name.startswith(("real_aux", "vllm-cudagraph"))
                 and shape not in seen
                 and len(line) < 6000
                 and len([s for s in seen if s.startswith(path.name)]) < 2

@@ -73,7 +73,7 @@ def table(lake: Path, name: str, *columns: str) -> list[Any]:
 
 def everything(lake: Path) -> dict[str, list[str]]:
     """Every row of every table as text, sorted, without what tells of the ingest itself."""
-    volatile = {"ingested_at", "replaces", "also_named"}
+    volatile = {"ingested_at", "replaces", "also_named", "same_as"}
     return {
         name: sorted(repr({k: v for k, v in row.items() if k not in volatile}) for row in table(lake, name))
         for name in TABLES

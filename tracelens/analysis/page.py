@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tracelens.analysis import gap, gate, page_sql, sweep
 from tracelens.analysis.gate import GateOptions, GateResult
 from tracelens.analysis.page_sql import Statements
+from tracelens.analysis.report import contains
 from tracelens.analysis.results import GapResult, Report
 from tracelens.analysis.session import ASKED, Question, Session, opened
 from tracelens.analysis.sweep import SweepResult
@@ -130,7 +131,7 @@ def page(lake: Path, question: Question | None = None) -> Page:
     with opened(lake, question, (*(gap.QUERIES if planned else ()), *gate.QUERIES)) as session:
         claim = None if question.claim is None else question.claim.as_mapping()
         report = Report(by, session.strata, session.total, session.missing(), session.warnings(), claim,
-                        question.selection())  # fmt: skip
+                        question.selection(), contains=contains(session))  # fmt: skip
         covered = _covered(session)
         times = [Moment(**_chosen(row, Moment)) for row in _rows(session.con, "over_time")]
         heat = tuple(Cell(**_chosen(row, Cell)) for row in _rows(session.con, "heat_map"))

@@ -32,7 +32,16 @@ def report(lake: Path, options: Question | None = None) -> Report:
             claim,
             question.selection(),
             _setting(session),
+            contains(session),
         )
+
+
+def contains(session: Session) -> dict[str, str]:
+    """What the whole lake holds of persons, whatever was selected: request ids as logged, hashed, or both."""
+    marks = "select bool_or({0} like 'redacted:%'), bool_or({0} not like 'redacted:%') from sources"
+    found = session.con.execute(marks.format("coalesce(request_ids, 'kept')")).fetchone()
+    redacted, kept = found or (None, None)
+    return {"request_ids": ("mixed" if kept else "redacted") if redacted else "kept"}
 
 
 def _setting(session: Session) -> dict[str, str]:

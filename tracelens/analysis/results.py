@@ -101,7 +101,8 @@ class Warning:
 class Report:
     """The answer of `tracelens report`; `selection` is what was asked for (`Question.selection`).
 
-    `setting` holds `run`, `engine` and `model` of what was found, each only where there is one.
+    `setting` holds `run`, `engine` and `model` of what was found, each only where there is one. `contains` says what
+    the lake holds of persons: `request_ids` is kept, redacted or mixed.
     """
 
     by: tuple[str, ...]
@@ -112,6 +113,7 @@ class Report:
     claim: Mapping[str, Value] | None = None
     selection: Mapping[str, Any] = field(default_factory=dict)
     setting: Mapping[str, str] = field(default_factory=dict)
+    contains: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,5 +163,6 @@ def with_common(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _log(*, verbose: bool, debug: bool) -> None:
     if verbose or debug:
-        logging.basicConfig(format="%(name)s: %(message)s")
-        logging.getLogger("tracelens").setLevel(logging.DEBUG if debug else logging.INFO)
+        from tracelens import logs
+
+        logs.to_stderr(logging.DEBUG if debug else logging.INFO)

@@ -47,6 +47,13 @@ Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Worker processe
 Replace = Annotated[
     bool, typer.Option("--replace", help="Read again what is in the lake already, e.g. with another --role.")
 ]
+Redact = Annotated[
+    bool,
+    typer.Option(
+        "--redact-ids",
+        help="Keep keyed hashes of request ids. The salt: $TRACELENS_REDACT_SALT, else a file beside the lake.",
+    ),
+]
 Strict = Annotated[bool, typer.Option("--strict", help="Leave with 1 when any record was refused.")]
 DEFAULT_RULES = Path("tracelens.toml")
 
@@ -65,6 +72,7 @@ def ingest(
     jobs: Jobs = None,
     strict: Strict = False,
     replace: Replace = False,
+    redact_ids: Redact = False,
     as_json: opt.Json = False,
 ) -> None:
     """Normalise logs into the lake.
@@ -92,6 +100,7 @@ def ingest(
         jobs=jobs,
         strict=strict,
         replace=replace,
+        redact_ids=redact_ids,
     )
     with progress_bar(paths) as told:
         summary = run_ingest(paths, lake, options, told)

@@ -25,6 +25,7 @@ def label(
 
     Ids match whatever an engine put before or behind them (chatcmpl-…, cmpl-…-0). A label of the file wins over what
     the record says; a rule of a tracelens.toml gives a task type only to rows that have none.
+    Redacted ids match, too, where the lake's salt is (see `tracelens ingest --redact-ids`).
     """
     from tracelens.errors import InputError
     from tracelens.ingest.labels import read_labels, read_rules

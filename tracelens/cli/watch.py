@@ -65,6 +65,7 @@ def watch(
     labels: read.LabelFile = None,
     rules: read.RuleFile = None,
     sets: read.Sets = [],  # noqa: B006
+    redact_ids: read.Redact = False,
 ) -> None:
     """Follow growing logs, keep the lake up to date and show the headline table after each change.
 
@@ -92,6 +93,7 @@ def watch(
             labels=labels,
             rules=_rules(rules),
             sets=read.pairs(sets),
+            redact_ids=redact_ids,
         )
         question = opt.question(by, where, None, None, [], baseline, claim)
         watcher = Watcher(paths, lake, options, stop=stop)

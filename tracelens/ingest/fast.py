@@ -30,6 +30,7 @@ from tracelens.sources.stream import BlockStream
 if TYPE_CHECKING:
     import duckdb
 
+    from tracelens.ingest.redact import Redaction
     from tracelens.ingest.sift import Sifted
 
 # Below this the start of DuckDB costs more than it saves.
@@ -71,6 +72,7 @@ class Scan:
     encoding: str
     compression: str
     prefixes: dict[int, str]
+    text_sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +178,9 @@ def figures(stream: BlockStream) -> Scan:
     if stream.problems or stream.binary or not readable:
         raise Unproved("bytes")
     return Scan(
-        stream.sha256, stream.bytes, stream.lines, stream.encoding, stream.compression, dict(stream.prefix_sha256)
-    )
+        stream.sha256, stream.bytes, stream.lines, stream.encoding, stream.compression, dict(stream.prefix_sha256),
+        stream.text_sha256,
+    )  # fmt: skip
 
 
 def scan(file: SourceFile, shape: Shape, checkpoints: Sequence[int]) -> Scan:
@@ -221,6 +224,7 @@ def write(
     *,
     counted: bool = False,
     filled: Sequence[str] = (),
+    redaction: Redaction | None = None,
 ) -> Written:
     """Write the rows of a file below `staging`.
 
@@ -234,6 +238,7 @@ def write(
         sifted: what `sift` made of a file that is not clean.
         counted: there are rows of steps elsewhere, so that no share of a step may come from its rows here alone.
         filled: columns that every row must have; the lines were not decoded by a strict type (hunt.py).
+        redaction: how ids are hashed; None keeps them.
 
     Raises:
         Unproved: something in the file is not clean; nothing is left below `staging`.
@@ -243,7 +248,10 @@ def write(
     import duckdb
 
     path, compression = (str(file.path), found.compression) if sifted is None else (str(sifted.path), "none")
-    rows = statement(path, compression, shape, constants, naming, sifted=sifted is not None, guarded=bool(filled))
+    rows = statement(
+        path, compression, shape, constants, naming,
+        sifted=sifted is not None, guarded=bool(filled), redaction=redaction,
+    )  # fmt: skip
     # A folder of its own: other processes stage in the same transaction, perhaps a copy of the same file.
     with tempfile.TemporaryDirectory(prefix="fast-", dir=staging) as temporary:
         folder = Path(temporary)

@@ -17,6 +17,7 @@ from tracelens.lake.schema import DAY_OF, Column, table
 
 if TYPE_CHECKING:
     from tracelens.ingest.fast import Shape
+    from tracelens.ingest.redact import Redaction
 
 _MAGNITUDE = "(case when {key} < 1e11 then 1e6 when {key} < 1e14 then 1e3 when {key} < 1e17 then 1.0 else 1e-3 end)"
 
@@ -42,6 +43,7 @@ def statement(
     *,
     sifted: bool,
     guarded: bool = False,
+    redaction: Redaction | None = None,
 ) -> Statement:
     """The statement for one file.
 
@@ -52,6 +54,7 @@ def statement(
         constants: canonical columns set for all rows.
         naming: names the runs.
         sifted: rows that break an identity are left out (and are in `faults`) instead of ending the statement.
+        redaction: how ids are hashed; None keeps them.
         guarded: no strict type has seen the lines: numbers are read as doubles and looked at, and stamps too.
     """
     kind = shape.table
@@ -69,7 +72,7 @@ def statement(
         read = f"select * from ({read}) where record is distinct from ' '"  # a HOLE
     values: dict[str, Any] = {"path": path, "source_id": naming.source_id}
     values |= {f"set_{c}": v for c, v in constants.items() if c in table(kind).names}
-    columns = _typed(kind, shape, types, values, naming)
+    columns = _typed(kind, shape, types, values, naming, redaction)
     if guarded:
         columns |= _guards(kind, shape, types)
     # A step is one of the run that the record names, whatever the lake calls it.
@@ -125,7 +128,10 @@ def _escaped(text: str) -> str:
     return text.replace("'", "''")
 
 
-def _typed(kind: str, shape: Shape, types: Mapping[str, str], values: dict[str, Any], naming: Naming) -> dict[str, str]:
+def _typed(
+    kind: str, shape: Shape, types: Mapping[str, str], values: dict[str, Any], naming: Naming,
+    redaction: Redaction | None,
+) -> dict[str, str]:  # fmt: skip
     """One expression a canonical column, as the generic reader would read it; `null::TYPE` where no key can fill it."""
     own = {
         "run_id": _run(naming, types, values),
@@ -135,9 +141,14 @@ def _typed(kind: str, shape: Shape, types: Mapping[str, str], values: dict[str, 
         "source_line": "source_line",
         "ts_basis": f"if({_stamp(kind, DAY_OF[kind], types)} is null, 'none', '{shape.ts_basis}')",
     }
+    if redaction is not None:
+        for column_name in redaction.columns(kind) & set(types):
+            own[column_name], parameters = redaction.sql(column_name)
+            values |= parameters
     if kind == "requests":
         place = "$source_id || '#' || source_line"
-        own["request_id"] = f"coalesce(request_id, {place})" if "request_id" in types else place
+        given = own.get("request_id", "request_id")
+        own["request_id"] = f"coalesce({given}, {place})" if "request_id" in types else place
     out: dict[str, str] = {}
     for column in table(kind).columns:
         name, duck = column.name, table(kind).duckdb_types()[column.name]

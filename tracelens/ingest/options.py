@@ -26,6 +26,7 @@ class IngestOptions:
     jobs: int | None = None
     strict: bool = False
     replace: bool = False
+    redact_ids: bool = False
 
 
 @dataclass(slots=True)
@@ -65,5 +66,7 @@ class Summary:
     seconds: float
     remarks: tuple[tuple[str, str], ...] = ()
     held: Mapping[str, Held] = field(default_factory=dict)
+    copies: tuple[tuple[str, str], ...] = ()  # sources that were taken, and which of their records another one holds
+    request_ids: str = "kept"  # of the whole lake: kept, redacted or mixed
     # (source, what) of parts that a fault of ours kept from being read.
     faults: tuple[tuple[str, str], ...] = ()

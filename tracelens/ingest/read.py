@@ -44,6 +44,7 @@ class Reading:
     prefixes: dict[int, str]
     parsed: dict[str, Parsed] = field(default_factory=dict)
     rejects: list[Reject] = field(default_factory=list)
+    text_sha256: str | None = None
     elements: int | None = None  # of a document: its objects, whose lines are no records
     events: int | None = None  # of a trace
 
@@ -90,6 +91,9 @@ def read(
                 progress(len(block.data))
             if document.takes(block):
                 continue
+            if document.outgrown:
+                rejects.append(Reject(1, f"a JSON document longer than {DOCUMENT_LIMIT} bytes: read as lines", None, 0))
+                document.outgrown = False
             for held in document.release():
                 _found(finder, held, engines, parsed, rejects)
             _found(finder, block, engines, parsed, rejects)
@@ -117,6 +121,7 @@ def _reading(stream: BlockStream, finder: LineFinder, parsed: dict[str, Parsed],
         prefixes=dict(stream.prefix_sha256),
         parsed=parsed,
         rejects=rejects,
+        text_sha256=stream.text_sha256,
     )
 
 
@@ -230,6 +235,7 @@ class _Document:
 
     def __init__(self, one_line: bool) -> None:
         self.elements: int | None = None
+        self.outgrown = False
         self._blocks: list[Block] = []
         self._size = 0
         self._open: bool | None = one_line or None  # None: not decided yet
@@ -241,7 +247,7 @@ class _Document:
         if not self._open:
             return False
         if self._size + len(block.data) > DOCUMENT_LIMIT:
-            self._open = False
+            self._open, self.outgrown = False, True
             return False
         self._blocks.append(block)
         self._size += len(block.data)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens.errors import InputError
 from tracelens.ingest.labels import LABEL_COLUMNS, Rule
-from tracelens.lake import journal
+from tracelens.ingest.redact import Redaction, redaction_in
+from tracelens.lake import journal, ledger
 from tracelens.lake.connection import connect
 from tracelens.lake.parquet import COMPRESSION, LEVEL, ROW_GROUP, map_array
 from tracelens.lake.schema import table
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
+MEMORY = "512MB"
 # Windows belong to no request.
 _TABLES = ("rounds", "requests")
 
@@ -55,10 +57,13 @@ def relabel(root: Path, rows: pl.DataFrame | None, rules: Sequence[Rule]) -> Rel
     with store.transaction() as txn, txn.locked():
         # The lake's lock is held: nothing moves until the commit.
         with closing(connect(root, lock=False, held=False)) as con:
-            con.execute("set memory_limit = '512MB'; set temp_directory = ''")
+            con.execute(f"set memory_limit = '{MEMORY}'; set temp_directory = ''")
             _check(con, rules)
+            redaction = redaction_in(root, ledger.read(root))
+            if redaction is not None:
+                _check_redacted(root, rules)
             if rows is not None:
-                con.register("given", _arrow(rows, columns))
+                con.register("given", _arrow(_under_both_names(rows, redaction), columns))
                 con.execute("create temp table label as select * from given")
             for name, path in journal.live(root, _TABLES).items():
                 kind = name.partition("/")[0]
@@ -68,6 +73,26 @@ def relabel(root: Path, rows: pl.DataFrame | None, rules: Sequence[Rule]) -> Rel
             unmatched = _unmatched(con, rows)
         txn.commit(have_lock=True)
     return Relabelled(changed, files, 0 if rows is None else rows.height, unmatched)
+
+
+def _under_both_names(rows: pl.DataFrame, redaction: Redaction | None) -> pl.DataFrame:
+    """Labels with `_number`, each by the request's id and by its hash: a lake may hold both."""
+    import polars as pl
+
+    numbered = rows.with_columns(_number=pl.int_range(pl.len(), dtype=pl.Int64))
+    if redaction is None:
+        return numbered
+    return pl.concat([numbered, numbered.with_columns(_key=redaction.series(numbered["_key"], are_keys=True))])
+
+
+def _check_redacted(root: Path, rules: Sequence[Rule]) -> None:
+    """Refuse rules that look at ids where there are none to look at."""
+    blind = [rule.type for rule in rules if rule.request_id is not None]
+    if blind:
+        raise InputError(
+            f"the rule for {blind[0]!r} looks at request ids, and those of the lake at {root} are redacted: give the "
+            "labels by id in a file, or ingest again with --rules and --replace"
+        )
 
 
 def _rewrite(con: duckdb.DuckDBPyConnection, to: Path, statement: str, values: dict[str, Any]) -> int:
@@ -115,12 +140,12 @@ def _arrow(rows: pl.DataFrame, columns: Sequence[str]) -> pa.Table:
     import polars as pl
     import pyarrow as pa
 
-    extras = [c for c in rows.columns if c != "_key" and c not in columns]
+    extras = [c for c in rows.columns if c not in ("_key", "_number") and c not in columns]
     pairs = [pl.struct(key=pl.lit(c), value=pl.col(c)) for c in extras]
     kind = pl.List(pl.Struct({"key": pl.String, "value": pl.String}))
     listed = pl.concat_list(pairs).list.drop_nulls() if pairs else pl.lit([], kind)
     listed = listed.list.filter(pl.element().struct.field("value").is_not_null()) if pairs else listed
-    frame = rows.select("_key", *(_fitting(c).alias(c) for c in columns), _extra=listed)
+    frame = rows.select("_key", "_number", *(_fitting(c).alias(c) for c in columns), _extra=listed)
     arrow = frame.drop("_extra").to_arrow()
     kind_of_map = pa.map_(pa.string(), pa.string())
     return arrow.append_column("_extra", map_array(frame["_extra"].rechunk().to_arrow(), kind_of_map))
@@ -169,7 +194,8 @@ def _unmatched(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame | None) -> int
     if rows is None:
         return 0
     found = con.execute(
-        "select count(*) from label where _key not in (select request_key(request_id) from requests "
-        "where request_id is not null union select request_key(request_id) from rounds where request_id is not null)"
+        "select count(*) from (select bool_or(_key in (select request_key(request_id) from requests "
+        "where request_id is not null union select request_key(request_id) from rounds where request_id is not null)) "
+        "as met from label group by _number) where not met"
     ).fetchone()
     return int(found[0]) if found else 0

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 from tracelens.engines.base import Reject, Tables
 from tracelens.engines.units import INT32_MAX
 from tracelens.errors import InputError
+from tracelens.ingest import names
 from tracelens.lake.schema import FACTS, table
 
 if TYPE_CHECKING:
     import polars as pl
 
     from tracelens.ingest.labels import Labels
+    from tracelens.ingest.redact import Redaction
 
 # Columns that a row takes from its run when it has none itself.
 _FROM_RUN = ("model", "draft_model", "method", "num_speculative_tokens", "forced_acceptance")
@@ -119,22 +121,28 @@ def _typed(key: str, value: str, arrow: str) -> Any:
     return number
 
 
-def finish(engine: str, made: Tables, naming: Naming, columns: Mapping[str, Any], labels: Labels) -> Finished:
-    """Name the runs, fill what the run knows, set constants and labels, and refuse what breaks an identity."""
+def finish(
+    engine: str, made: Tables, naming: Naming, columns: Mapping[str, Any], labels: Labels,
+    redaction: Redaction | None = None,
+) -> Finished:  # fmt: skip
+    """Name the runs, fill what the run knows, set constants and labels, refuse what breaks an identity; ids go last."""
     import polars as pl
 
     out = Finished({}, list(made.rejects), [])
-    runs = _plain_results(_runs(engine, made.runs, naming), made, naming, out.remarks)
+    told = None if made.runs is None else names.cleaned(engine, "runs", made.runs)
+    runs = _plain_results(_runs(engine, told, naming), made, naming, out.remarks)
     if made.runs is not None:
         out.started_runs = runs.filter(pl.col("run_key") > 0)["run_id"].to_list()
     for name in FACTS:
         frame: pl.DataFrame | None = getattr(made, name)
         if frame is None or not frame.height:
             continue
-        frame = _with_run(engine, frame, runs, naming)
+        frame = _with_run(engine, names.cleaned(engine, name, frame), runs, naming)
         frame = frame.with_columns(source_id=pl.lit(naming.source_id))
         frame = frame.with_columns(pl.lit(v).alias(c) for c, v in columns.items() if c in table(name).names)
         frame = labels.apply(name, frame)
+        if redaction is not None:
+            frame = redaction.frame(name, frame)
         frame, refused = _checked(name, frame)
         out.rejects += refused
         if frame.height:
@@ -155,11 +163,11 @@ def _runs(engine: str, runs: pl.DataFrame | None, naming: Naming) -> pl.DataFram
     frame = frame.with_columns(*(pl.lit(None, t).alias(c) for c, t in types.items() if c not in known))
     given = frame["run_id"].to_list()
     lines = runs["start_key"].to_list() if "start_key" in runs.columns else [None] * len(given)
-    names = [
+    named = [
         naming.run or given[i] or (naming.started(engine, when, key, lines[i]) if key else naming.before_start(engine))
         for i, (key, when) in enumerate(frame.select("run_key", "started").iter_rows())
     ]
-    return frame.with_columns(run_id=pl.Series(names, dtype=pl.String)).select(list(types))
+    return frame.with_columns(run_id=pl.Series(named, dtype=pl.String)).select(list(types))
 
 
 def _plain_results(runs: pl.DataFrame, made: Tables, naming: Naming, remarks: list[str]) -> pl.DataFrame:

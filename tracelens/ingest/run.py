@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
@@ -15,13 +16,15 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from tracelens import logs
 from tracelens.engines.base import Engine
-from tracelens.ingest import signals
+from tracelens.ingest import copies, signals
 from tracelens.ingest.holdings import Held
 from tracelens.ingest.labels import Labels, read_labels, read_rules
 from tracelens.ingest.options import IngestOptions, Staged, Summary
+from tracelens.ingest.redact import held, redaction_of
 from tracelens.ingest.rows import parse_sets
-from tracelens.ingest.stage import Job, stage
+from tracelens.ingest.stage import GRID, Job, stage
 from tracelens.lake import ledger
 from tracelens.lake.store import Store, Transaction
 from tracelens.sources.discover import Skipped, SourceFile, discover
@@ -29,6 +32,9 @@ from tracelens.sources.stream import BlockStream
 
 __all__ = ["IngestOptions", "Progress", "Summary", "adoptable_runs", "ingest", "is_json_log"]
 
+log = logging.getLogger(__name__)
+#: Wrong lines that a summary shows.
+EXAMPLES = 5
 # One commit for so many sources or bytes: a crash loses at most this much work.
 _BATCH_SOURCES = 256
 _BATCH_BYTES = 1 << 30
@@ -79,8 +85,11 @@ def ingest(
     files, skipped = discover(paths)
     store = Store(lake)
     known = ledger.read(lake)
+    redaction = redaction_of(lake, options, known)
     tally = _Tally(skipped)
-    sizes = tuple(sorted({_HEAD, *known.sizes(), *(f.size for f in files if f.size)}))
+    ids = "kept" if redaction is None else redaction.mark
+    logs.info(log, "ingest begins", files=len(files), known=len(known.entries), request_ids=ids)
+    sizes = tuple(sorted({_HEAD, *GRID, *known.sizes(), *(f.size for f in files if f.size)}))
     with _workers(files, options, tools) as run:
         for i, wave in enumerate(_waves(files)):
             # Responses and access logs tell of no start: they belong to the one run their folder's logs tell of. A text
@@ -90,13 +99,13 @@ def ingest(
                 with store.transaction() as txn:
                     names = {} if options.replace else {e.sha256: e.name for e in known.entries}
                     jobs = [
-                        Job(f, options, columns, sizes, names, adopt.get(f.folder_key[:8], {}), txn.folder)
+                        Job(f, options, columns, sizes, names, adopt.get(f.folder_key[:8], {}), txn.folder, redaction)
                         for f in batch
                         if options.replace or not _same_as_before(f, known, tally)
                     ]
                     _commit(txn, list(zip(jobs, run(jobs, progress), strict=True)), tally, options.replace, amend)
                 known = ledger.read(lake)
-    return tally.summary(time.monotonic() - begun)
+    return tally.summary(time.monotonic() - begun, held(known))
 
 
 def adoptable_runs(lake: Path) -> dict[str, dict[str, str]]:
@@ -216,7 +225,7 @@ def _workers(files: Sequence[SourceFile], options: IngestOptions, tools: _Tools)
 
         yield here
         return
-    start = (options, tools.labels)
+    start = (options, tools.labels, logs.level())
     with ProcessPoolExecutor(min(jobs, len(files)), get_context("spawn"), _start_worker, start) as pool:
 
         def there(batch: Sequence[Job], progress: Progress | None) -> Iterator[Staged]:
@@ -231,8 +240,11 @@ def _workers(files: Sequence[SourceFile], options: IngestOptions, tools: _Tools)
 _worker_tools: list[_Tools] = []  # set once, by the initialiser of a worker process; empty everywhere else
 
 
-def _start_worker(options: IngestOptions, labels: Labels) -> None:
+def _start_worker(options: IngestOptions, labels: Labels, told: int | None) -> None:
     from tracelens.engines import load
+
+    if told is not None:
+        logs.to_stderr(told)
 
     _worker_tools.append(_Tools(load(options.engine), labels))
 
@@ -245,22 +257,25 @@ def _commit(
     txn: Transaction, done: Sequence[tuple[Job, Staged]], tally: _Tally, replace: bool, amend: Amend | None
 ) -> None:
     """Look at the ledger as it is now, drop what is there already, replace what has grown, and commit."""
+    begun = time.monotonic()
     with txn.locked():
         known = ledger.read(txn.store.root)
-        by_sha = {} if replace else {e.sha256: e.name for e in known.entries}
+        by_sha = {} if replace else {digest: e.name for digest, e in known.by_sha256().items()}
         rows: dict[str, dict[str, Any]] = {}
         replaced: dict[str, ledger.Entry] = {}
         for job, one in done:
             entry = one.entry
-            if entry is None or entry["sha256"] in by_sha:
-                why = one.note or f"already in the lake (as {by_sha[entry['sha256']]})" if entry else one.note
-                if entry is not None and entry["sha256"] in rows:
-                    rows[entry["sha256"]]["also_named"].append(one.name)
-                elif entry is not None:
+            sha = _known_as(entry, by_sha)
+            if entry is None or sha is not None:
+                why = one.note or f"already in the lake (as {by_sha[sha]})" if sha else one.note
+                first = next((r for r in rows.values() if sha in (r["sha256"], r["text_sha256"])), None)
+                if entry is not None and first is not None:
+                    first["also_named"].append(one.name)
+                if entry is not None and entry["sha256"] not in rows:
                     _drop(txn, entry["_files"])
                 tally.skip(one.name, why or "")
                 continue
-            by_sha[entry["sha256"]] = one.name
+            by_sha |= {digest: one.name for digest in (entry["sha256"], entry["text_sha256"]) if digest}
             rows[entry["sha256"]] = {**entry, "_file": job.file}
             # With `replace` an earlier reading of the same content is replaced like an earlier version of it.
             same = [e for e in known.entries if e.sha256 == entry["sha256"]]
@@ -271,8 +286,14 @@ def _commit(
             tally.take(one)
         _drop_beginnings(txn, rows, tally)
         if amend is not None:
-            left = ledger.Ledger(tuple(e for e in known.entries if e.source_id not in replaced))
-            replaced |= {e.source_id: e for e in amend(txn, list(rows.values()), left)}
+            kept = ledger.Ledger(tuple(e for e in known.entries if e.source_id not in replaced))
+            replaced |= {e.source_id: e for e in amend(txn, list(rows.values()), kept)}
+        left = tuple(e for e in known.entries if e.source_id not in replaced)
+        found = copies.find(txn.store.root, txn.folder, list(rows.values()), left)
+        names = {e.source_id: e.name for e in left} | {r["source_id"]: r["name"] for r in rows.values()}
+        for entry in rows.values():
+            entry["same_as"] = found.get(entry["source_id"])
+            tally.copied(entry, names)
         delete: list[str] = []
         if replaced:
             delete += ledger.files_of(txn.store.root, tuple(replaced))
@@ -284,6 +305,12 @@ def _commit(
             clean = [{k: v for k, v in r.items() if not k.startswith("_")} for r in rows.values()]
             ledger.write(clean, txn.path(f"sources/{txn.folder.name}.parquet"))
         txn.commit(delete=tuple(delete), have_lock=True)
+    logs.info(log, "committed", sources=len(rows), replaced=len(replaced), seconds=time.monotonic() - begun)
+
+
+def _known_as(entry: Mapping[str, Any] | None, known: Mapping[str, str]) -> str | None:
+    """The digest by which a source is known: of its bytes, or of its text (other line ends, a BOM, UTF-16)."""
+    return None if entry is None else next((d for d in (entry["sha256"], entry["text_sha256"]) if d in known), None)
 
 
 def _drop_beginnings(txn: Transaction, rows: dict[str, dict[str, Any]], tally: _Tally) -> None:
@@ -316,6 +343,12 @@ def _drop(txn: Transaction, files: Sequence[str]) -> None:
         (txn.folder / name).unlink(missing_ok=True)
 
 
+def _few(lines: str) -> str:
+    """Ranges of lines, the first of many."""
+    ranges = lines.split(",")
+    return ", ".join(ranges[:3]) + (f" and {len(ranges) - 3:,} more places" if len(ranges) > 3 else "")
+
+
 class _Tally:
     """The summary as it grows."""
 
@@ -324,6 +357,7 @@ class _Tally:
         self.remarks: list[tuple[str, str]] = []
         self.held: dict[str, Held] = {}
         self.unheld: set[str] = set()  # engines with rows that were not looked at (by the fast road)
+        self.copies: list[tuple[str, str]] = []
         self.sources = 0
         self.rows: Counter[str] = Counter()
         self.surfaces: Counter[str] = Counter()
@@ -341,15 +375,20 @@ class _Tally:
         assert one.entry is not None
         self._add(one.entry, 1)
         self.remarks += [(one.name, remark) for remark in one.remarks]
-        for engine, held in one.held.items():
-            self.held.setdefault(engine, Held()).add(held)
+        for engine, columns in one.held.items():
+            self.held.setdefault(engine, Held()).add(columns)
         if "generic" not in one.held and any(s.startswith("generic.") for s in one.entry["surfaces"]):
             self.unheld.add("generic")
         self.reasons.update(one.reasons)
         self.faults += [(one.name, what) for what in one.faults]
         self.examples += [f"{one.name}:{line}: {why}" for line, why in one.first_rejects][
-            : max(0, 5 - len(self.examples))
+            : max(0, EXAMPLES - len(self.examples))
         ]
+
+    def copied(self, entry: Mapping[str, Any], names: Mapping[str, str]) -> None:
+        """A source that was taken, and whose records are in part another one's."""
+        for other, lines in (entry["same_as"] or {}).items():
+            self.copies.append((entry["name"], f"lines {_few(lines)} hold records of {names[other]}: counted once"))
 
     def untake(self, entry: Mapping[str, Any], why: str) -> None:
         self._add(entry, -1)
@@ -366,10 +405,11 @@ class _Tally:
         for surface, count in entry["surfaces"].items():
             self.surfaces[surface] += sign * count
 
-    def summary(self, seconds: float) -> Summary:
+    def summary(self, seconds: float, request_ids: str) -> Summary:
         return Summary(
             self.sources, len(self.notes), {k: v for k, v in self.rows.items() if v}, self.rejects, self.unrecognised,
             {k: v for k, v in sorted(self.surfaces.items()) if v}, dict(self.reasons.most_common()), tuple(self.notes),
             tuple(self.examples), self.bytes, seconds, tuple(self.remarks),
-            {engine: held for engine, held in self.held.items() if engine not in self.unheld}, tuple(self.faults),
+            {engine: held for engine, held in self.held.items() if engine not in self.unheld}, tuple(self.copies),
+            request_ids, tuple(self.faults),
         )  # fmt: skip

@@ -5,13 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelens import __version__
+from tracelens import __version__, logs
 from tracelens.engines.base import Context, Engine, Parsed, Reject, Tables
 from tracelens.ingest import fast, hunt
 from tracelens.ingest.guard import faults, guarded
@@ -19,6 +20,7 @@ from tracelens.ingest.holdings import held_by
 from tracelens.ingest.labels import Labels
 from tracelens.ingest.options import IngestOptions, Staged
 from tracelens.ingest.read import Reading, read, read_lines
+from tracelens.ingest.redact import Redaction
 from tracelens.ingest.rows import Finished, Naming, finish, run_rows_of
 from tracelens.ingest.sift import BadLine, offsets, relevant, sift
 from tracelens.lake.parquet import write_table
@@ -32,6 +34,12 @@ if TYPE_CHECKING:
     import polars as pl
 
 log = logging.getLogger(__name__)
+# Sizes at which the beginning of every source has a digest in the ledger, so that a shorter copy of it is known:
+# 256 bytes to 1 TB, four an octave.
+GRID = frozenset(int(256 * 2 ** (i / 4)) for i in range(4 * 32))
+#: Characters of a reason that the table `rejects` holds.
+REASON = 200
+_TOLD = 20  # reasons of refusals that `-v` lists of one source
 _WITNESS = 0  # no line of a file has this number
 
 
@@ -46,6 +54,7 @@ class Job:
     known: Mapping[str, str]
     adopt: Mapping[str, str]
     staging: Path
+    redaction: Redaction | None = None
 
 
 def place_in(staging: Path) -> Callable[[str], Path]:
@@ -61,6 +70,19 @@ def place_in(staging: Path) -> Callable[[str], Path]:
 
 def stage(job: Job, engines: Sequence[Engine], labels: Labels, progress: Callable[[int], None] | None = None) -> Staged:
     """Read one source and write its rows below `job.staging`; the ledger row comes back, and is not written yet."""
+    begun = time.monotonic()
+    out = _staged(job, engines, labels, progress)
+    told = {k: (out.entry or {}).get(k) for k in ("source_id", "bytes", "lines", "rejects", "unrecognised")}
+    rows = {f"rows_{name}": n for name, n in (out.entry or {"rows": {}})["rows"].items()}
+    fields = {k: v for k, v in (told | rows).items() if v is not None}
+    note = {} if out.note is None else {"note": out.note}
+    logs.info(log, "source read", source=job.file.name, **fields, **note, seconds=time.monotonic() - begun)
+    for reason, count in out.reasons.most_common(_TOLD):
+        logs.info(log, "records refused", source=job.file.name, because=reason, records=count)
+    return out
+
+
+def _staged(job: Job, engines: Sequence[Engine], labels: Labels, progress: Callable[[int], None] | None) -> Staged:
     file = job.file
     quick = _fast(job, engines, labels)
     if quick is not None:
@@ -95,11 +117,11 @@ def _fast(job: Job, engines: Sequence[Engine], labels: Labels) -> Staged | None:
     try:
         return _clean(job, shape, out)
     except fast.Unproved as why:
-        log.info("%s: sifted (%s)", file.name, why)
+        logs.info(log, "sifted", source=file.name, because=why)
     try:
         return _sifted(job, shape, engines, labels, out)
     except fast.Unproved as why:
-        log.info("%s: read line by line (%s)", file.name, why)
+        logs.info(log, "read line by line", source=file.name, because=why)
         return None
 
 
@@ -125,18 +147,20 @@ def _clean(job: Job, shape: fast.Shape, out: Staged) -> Staged:
         if _is_known(job, found.sha256, out):
             return out
         naming = _naming(job, found.sha256)
-        written = fast.write(job.file, shape, found, job.columns, naming, job.staging, filled=filled)
+        written = fast.write(
+            job.file, shape, found, job.columns, naming, job.staging, filled=filled, redaction=job.redaction
+        )
     except fast.Unproved as why:
-        log.debug("%s: decoded line by line (%s)", job.file.name, why)
+        logs.debug(log, "decoded line by line", source=job.file.name, because=why)
         found = fast.scan(job.file, shape, job.checkpoints)
         if _is_known(job, found.sha256, out):
             return out
         naming = _naming(job, found.sha256)
-        written = fast.write(job.file, shape, found, job.columns, naming, job.staging)
+        written = fast.write(job.file, shape, found, job.columns, naming, job.staging, redaction=job.redaction)
     runs = run_rows_of(written.runs, naming, job.columns)
     write_table("runs", runs, place_in(job.staging), naming.source_id)
     rows = {written.table: written.rows, "runs": runs.height}
-    log.info("%s: %d lines by the fast road", job.file.name, found.lines)
+    logs.info(log, "all by the fast road", source=job.file.name, lines=found.lines)
     out.entry = _entry(job, _reading_of(found, ()), {_surface(written.table): written.rows}, rows, 0, 0)
     return out
 
@@ -144,7 +168,7 @@ def _clean(job: Job, shape: fast.Shape, out: Staged) -> Staged:
 def _reading_of(found: fast.Scan, engines: Sequence[Engine]) -> Reading:
     return Reading(
         found.sha256, found.bytes, found.lines, found.encoding, found.compression, (), False, found.prefixes,
-        {e.name: Parsed() for e in engines},
+        {e.name: Parsed() for e in engines}, text_sha256=found.text_sha256,
     )  # fmt: skip
 
 
@@ -171,8 +195,11 @@ def _sifted(job: Job, shape: fast.Shape, engines: Sequence[Engine], labels: Labe
         naming = _naming(job, found.sha256)
         with_step = _with_step(others) and shape.table == "rounds"
         naming = _governed(naming, others)
-        written = fast.write(job.file, shape, found, job.columns, naming, job.staging, sifted, counted=with_step)
-    log.info("%s: %d of %d lines one by one", job.file.name, sifted.holes, found.lines)
+        written = fast.write(
+            job.file, shape, found, job.columns, naming, job.staging, sifted,
+            counted=with_step, redaction=job.redaction,
+        )  # fmt: skip
+    logs.info(log, "lines one by one", source=job.file.name, lines=found.lines, slow=sifted.holes)
     reading = _reading_of(found, ())
     reading.parsed, reading.rejects = others.parsed, others.rejects
     at = offsets(job.file, [line for line, _ in written.faults])
@@ -256,7 +283,7 @@ def _write(
             continue
         made = Finished({}, [], [])
         with guarded(engine.name, rejects):
-            made = finish(engine.name, tables, naming, job.columns, labels)
+            made = finish(engine.name, tables, naming, job.columns, labels, job.redaction)
         if written is None or engine.name != "generic":
             rounds, windows, requests = map(made.tables.get, FACTS)
             out.held[engine.name] = held_by(Tables(rounds, windows, requests))
@@ -336,6 +363,10 @@ def _entry(
         "schema_version": SCHEMA_VERSION,
         "also_named": [],
         "replaces": [],
+        "text_sha256": reading.text_sha256,
+        "same_as": None,
+        "prefixes": {str(n): digest[:16] for n, digest in reading.prefixes.items() if n in GRID},
+        "request_ids": "kept" if job.redaction is None else job.redaction.mark,
         # Not columns of the ledger; taken off before it is written.
         "_prefixes": reading.prefixes,
         "_files": sorted(p.relative_to(job.staging).as_posix() for p in job.staging.rglob(f"{source_id}-*.parquet")),
@@ -350,7 +381,7 @@ def _reject_rows(source_id: str, rejects: Sequence[Reject]) -> pl.DataFrame:
         "line": [r.line or None for r in rejects],
         "byte_offset": [r.offset for r in rejects],
         "surface": [r.surface for r in rejects],
-        "reason": [r.reason[:200] for r in rejects],
+        "reason": [r.reason[:REASON] for r in rejects],
         "excerpt": [r.excerpt for r in rejects],
     }
     return pl.DataFrame(cells, schema={c: table("rejects").polars_schema()[c] for c in cells})

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.errors import InputError
 from tracelens.lake import progress
-from tracelens.lake.schema import TABLES
+from tracelens.lake.schema import SCHEMA_VERSION, TABLES, newer
 from tracelens.lake.snapshot import Reading
 from tracelens.resources import room
 
@@ -24,7 +25,7 @@ _GROUPING = "-- ----------------------------------------------------------------
 # takes ten times as long as reading it.
 _OF_LAKE = (
     "logged_rounds", "logged_windows", "logged_requests", "runs", "rejects", "sources", "impossible",
-    "requests_joined", "held", "grain_choice", "superseded", "run_traits", "request_traits", "facts",
+    "copied_lines", "requests_joined", "held", "grain_choice", "superseded", "run_traits", "request_traits", "facts",
 )  # fmt: skip
 _VIEW = re.compile(r"^create or replace view (\w+) as", re.MULTILINE)
 #: Lakes up to this size are read once and kept as tables, bytes.
@@ -90,8 +91,10 @@ def _define_tables(
         con.execute("set allowed_directories = $1", [[str(lake), _plain(str(lake))]])
         con.execute("set enable_external_access = false")
     progress.connected(con)
+    _check_version(con, lake)
     if not keep or not _is_tiny(path for paths in files.values() for path in paths):
         con.execute(_views()[0])
+        keep_copies(con)
         return
     con.execute("set threads = 1")  # sums come out the same to the last digit, and nothing here is worth a second one
     for statement in con.extract_statements(_views()[0]):
@@ -120,6 +123,32 @@ def kept(con: duckdb.DuckDBPyConnection) -> set[str]:
     """The views that are tables of the connection."""
     found = con.execute("select table_name from duckdb_tables() where starts_with(table_name, 'kept_')").fetchall()
     return {name.removeprefix("kept_") for (name,) in found}
+
+
+def keep_copies(con: duckdb.DuckDBPyConnection) -> None:
+    """Look once which lines are copies: no query then opens the ledger for them, nor joins where there are none."""
+    import duckdb
+
+    try:
+        con.execute("create or replace table kept_copied_lines as from copied_lines")
+        found = con.execute("select exists(from kept_copied_lines)").fetchone()
+    except duckdb.Error:  # a broken ledger: whoever asks for rows is told
+        return
+    # The optimizer takes an anti join with what is empty by its definition out of a plan; with an empty table, not.
+    which = "" if found and found[0] else " where false"
+    con.execute(f"create or replace view copied_lines as from kept_copied_lines{which}")
+
+
+def _check_version(con: duckdb.DuckDBPyConnection, lake: Path) -> None:
+    """Refuse a lake of a newer tracelens before its columns are asked for what they may not hold any more."""
+    import duckdb
+
+    with suppress(duckdb.BinderException):  # a ledger of somebody else, without the column
+        found = con.execute(
+            "select max(schema_version) from read_parquet(getvariable('lake_files')['sources'], union_by_name = true)"
+        ).fetchone()
+        if found and (found[0] or 0) > SCHEMA_VERSION:
+            raise InputError(newer(lake, found[0]))
 
 
 def _plain(path: str) -> str:

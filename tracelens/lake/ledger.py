@@ -6,16 +6,19 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tracelens.errors import InputError
 from tracelens.lake import journal
-from tracelens.lake.schema import SCHEMA_VERSION, TABLES, table
+from tracelens.lake.schema import SCHEMA_VERSION, TABLES, newer, table
 from tracelens.lake.snapshot import reading
 
-_WANTED = ["source_id", "name", "sha256", "bytes", "schema_version"]
+_WANTED = ["source_id", "name", "sha256", "bytes", "schema_version", "text_sha256", "prefixes", "surfaces", "same_as",
+           "request_ids"]  # fmt: skip
+# Columns of `sources` and `runs` that lakes of older versions have not.
+_LATER = ("request_ids", "scope", "text_sha256", "prefixes", "same_as")
 _HOLD_ROWS = tuple(name for name in TABLES if name != "sources")
 _TRIES = 20
 _PAUSE = 0.05
@@ -30,6 +33,11 @@ class Entry:
     sha256: str
     bytes: int
     file: str
+    text_sha256: str | None = None  # where the text is not what the file holds
+    prefixes: Mapping[int, str] = field(default_factory=dict, hash=False, compare=False)
+    surfaces: frozenset[str] = frozenset()
+    same_as: frozenset[str] = frozenset()  # sources whose records some of its own are
+    request_ids: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +48,15 @@ class Ledger:
 
     def by_sha256(self) -> Mapping[str, Entry]:
         """Sources by the digest of their content."""
-        return {e.sha256: e for e in self.entries}
+        return {digest: e for e in self.entries for digest in (e.text_sha256, e.sha256) if digest}
 
     def sizes(self) -> tuple[int, ...]:
         """Sizes at which a longer file may turn out to be a grown version of a known one."""
         return tuple(sorted({e.bytes for e in self.entries if e.bytes}))
+
+    def request_ids(self) -> frozenset[str]:
+        """How the sources hold request ids: `kept`, `redacted:<which salt>`; what older versions wrote is kept."""
+        return frozenset(e.request_ids or "kept" for e in self.entries)
 
     def grown_from(self, prefixes: Mapping[int, str]) -> tuple[Entry, ...]:
         """Sources whose whole content is the beginning of a file with these prefix digests."""
@@ -60,8 +72,16 @@ def read(root: Path) -> Ledger:
     rows = rows_of(root, "sources", _WANTED)
     version = max((row["schema_version"] or 0 for _, row in rows), default=0)
     if version > SCHEMA_VERSION:
-        raise InputError(f"the lake at {root} was written by a newer tracelens (schema {version}): upgrade tracelens")
-    return Ledger(tuple(Entry(r["source_id"], r["name"] or "", r["sha256"], r["bytes"] or 0, name) for name, r in rows))
+        raise InputError(newer(root, version))
+    return Ledger(tuple(_entry(name, row) for name, row in rows))
+
+
+def _entry(file: str, row: Mapping[str, Any]) -> Entry:
+    surfaces, same = (frozenset(k for k, _ in row.get(c) or ()) for c in ("surfaces", "same_as"))
+    size, text = row["bytes"] or 0, row.get("text_sha256")
+    prefixes = {int(n): digest for n, digest in row.get("prefixes") or ()}
+    return Entry(row["source_id"], row["name"] or "", row["sha256"], size, file, text, prefixes, surfaces, same,
+                 row.get("request_ids"))  # fmt: skip
 
 
 def rows_of(root: Path, table: str, columns: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
@@ -82,7 +102,10 @@ def _rows(path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        found: list[dict[str, Any]] = pq.read_table(path, columns=list(columns)).to_pylist()
+        with pq.ParquetFile(path) as file:
+            there = set(file.schema_arrow.names)
+            absent = [c for c in columns if c in _LATER and c not in there]
+            found: list[dict[str, Any]] = file.read(columns=[c for c in columns if c not in absent]).to_pylist()
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, KeyError) as error:
@@ -91,7 +114,7 @@ def _rows(path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
         raise InputError(
             f"{path} can't be read ({type(error).__name__}): it is broken or not tracelens' own; move it away"
         ) from error
-    return found
+    return [row | dict.fromkeys(absent) for row in found] if absent else found
 
 
 def files_of(root: Path, source_ids: Sequence[str]) -> tuple[str, ...]:
@@ -106,7 +129,8 @@ def write(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     import pyarrow.parquet as pq
 
     schema = table("sources").arrow_schema()
-    data = [{**r, "surfaces": list(r["surfaces"].items()), "rows": list(r["rows"].items())} for r in rows]
+    maps = ("surfaces", "rows", "same_as", "prefixes")
+    data = [{**r, **{m: list(r[m].items()) for m in maps if r.get(m) is not None}} for r in rows]
     pq.write_table(pa.Table.from_pylist(data, schema=schema), path, compression="zstd")
 
 
@@ -116,7 +140,8 @@ def row_of(root: Path, entry: Entry) -> dict[str, Any]:
 
     rows = pq.ParquetFile(journal.live(root, ("sources",))[entry.file]).read().to_pylist()
     found = next(row for row in rows if row["source_id"] == entry.source_id)
-    return {**found, "surfaces": dict(found["surfaces"] or ()), "rows": dict(found["rows"] or ())}
+    maps = {name: dict(found[name]) for name in ("same_as", "prefixes") if found.get(name) is not None}
+    return {**found, "surfaces": dict(found["surfaces"] or ()), "rows": dict(found["rows"] or ()), **maps}
 
 
 def rewrite_without(root: Path, file: str, source_ids: Sequence[str], path: Path) -> bool:

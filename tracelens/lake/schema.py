@@ -19,6 +19,7 @@ FACTS = ("rounds", "windows", "requests")
 DAY_OF = {"rounds": "ts", "windows": "ts_end", "requests": "ts_end"}
 # The value of that partition for a row without a time: the name every Hive-style reader takes for NULL.
 NO_DAY = "__HIVE_DEFAULT_PARTITION__"
+# Raised when an older tracelens would misread the lake. A new column does not: it is NULL where it is missing.
 SCHEMA_VERSION = 1
 
 
@@ -116,3 +117,11 @@ def table(name: str) -> Table:
         for key, spec in document["properties"].items()
     )
     return Table(name, document["description"], columns)
+
+
+def newer(lake: object, version: int) -> str:
+    """What is said of a lake of a later version than this code knows."""
+    return (
+        f"the lake at {lake} was written by a newer tracelens (schema {version}, this one knows {SCHEMA_VERSION}): "
+        "upgrade tracelens, or ingest the logs into a new lake (--lake)"
+    )

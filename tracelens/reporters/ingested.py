@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from tracelens.ingest.inspect import Inspection
     from tracelens.ingest.options import Summary
 
+_IDS = {
+    "redacted": "Request ids are redacted to keyed hashes. Keep the salt: labels and further logs need it.\n",
+    "mixed": "Request ids are redacted in some sources and kept in others, and do not match across them: "
+    "`tracelens ingest --replace --redact-ids` reads the others again.\n",
+}
+
 
 def write_json(summary: Summary, gaps: Sequence[Missing], out: TextIO) -> None:
     """The shape of CLI.md, with the reasons beside it."""
@@ -32,6 +38,8 @@ def write_json(summary: Summary, gaps: Sequence[Missing], out: TextIO) -> None:
         "reject_reasons": dict(summary.reasons),
         "notes": [{"source": name, "note": note} for name, note in (*summary.notes, *summary.remarks)],
         "faults": [{"source": name, "fault": what} for name, what in summary.faults],
+        "copies": [{"source": name, "note": note} for name, note in summary.copies],
+        "request_ids": summary.request_ids,
     }
     json_.write(document, out)
 
@@ -62,12 +70,18 @@ def write_text(summary: Summary, gaps: Sequence[Missing], lake: Path, out: TextI
         _wrapped(f"{visible(name)}: {remark}", "", out)
     if len(summary.remarks) > 10:
         out.write(f"and {len(summary.remarks) - 10} more files of that kind\n")
+    for name, note in summary.copies[:10]:
+        out.write(f"{visible(name)}: {visible(note)}\n")
+    if len(summary.copies) > 10:
+        out.write(f"so in {len(summary.copies) - 10} more sources\n")
     for name, note in summary.notes[:10]:
         out.write(f"skipped {visible(name)}: {visible(note)}\n")
     if len(summary.notes) > 10:
         out.write(f"skipped {len(summary.notes) - 10} more\n")
     if any("already in the lake" in note for _, note in summary.notes):
         out.write("What is in the lake keeps its run, role and labels; --replace reads it again.\n")
+    if summary.request_ids != "kept":
+        out.write(_IDS[summary.request_ids])
     _gaps(gaps, out)
     if summary.surfaces:
         place = "" if lake == Path("lake") else f" --lake {visible(shlex.quote(str(lake)))}"

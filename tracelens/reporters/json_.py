@@ -91,6 +91,7 @@ def document(report: Report) -> dict[str, Any]:
         "by": list(report.by),
         "claim": dict(report.claim) if report.claim is not None else None,
         "selection": dict(report.selection),
+        "contains": dict(report.contains),
         "strata": [_row(stratum, names) for stratum in report.strata],
         "total": _row(report.total, names),
         "coverage": coverage(report, names),

@@ -74,7 +74,7 @@ class MarkdownReporter:
 def _blocks(report: Report) -> Iterable[str]:
     first, *rest = map(escape, answer.answer(report))
     yield f"**{first}**"
-    yield _quiet(selected.line(report.selection))
+    yield _quiet(selected.of(report.selection, report.contains))
     yield from rest
     rows, told = rows_of(report), set[str]()
     for shown in NARROW:

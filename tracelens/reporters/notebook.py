@@ -39,7 +39,9 @@ def report_sheet(report: Report) -> Sheet:
     bullets = (Bullets("Rollbacks", (f"{words}.",)),) if words else ()
     warnings = [w for w in report.warnings if w.code != NOTHING]
     missing = () if answer.nothing(report) else report.coverage
-    return Sheet(lead, tuple(grids), (*bullets, *endnotes(warnings, missing)), selected.line(report.selection))
+    return Sheet(
+        lead, tuple(grids), (*bullets, *endnotes(warnings, missing)), selected.of(report.selection, report.contains)
+    )
 
 
 def _report_grid(report: Report, title: str, columns: Sequence[Column], told: tuple[str, ...]) -> Grid:

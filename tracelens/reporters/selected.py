@@ -21,6 +21,15 @@ def line(selection: Mapping[str, Any]) -> str:
     return f"Selected: {'; '.join(told)}." if told else ""
 
 
+def of(selection: Mapping[str, Any], contains: Mapping[str, str]) -> str:
+    """That line, and what the lake holds of persons where that is not all that was logged."""
+    ids = {
+        "redacted": "Request ids are redacted.",
+        "mixed": "Request ids are redacted in some sources, kept in others.",
+    }
+    return " ".join(filter(None, [line(selection), ids.get(contains.get("request_ids", ""))]))
+
+
 def parts(selection: Mapping[str, Any]) -> list[str]:
     """Its pieces, such as `run k5`, `baseline off`."""
     found = []

@@ -138,7 +138,7 @@ class TerminalReporter:
 def _answer(page: Page, report: Report) -> None:
     first, *rest = answer.answer(report)
     page.say((first, "bold"))
-    selection = selected.line(report.selection)
+    selection = selected.of(report.selection, report.contains)
     if selection:
         page.say((selection, _QUIET))
     for line in rest:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import codecs
 import hashlib
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import IO
+from typing import IO, Any
 
 from tracelens.engines.base import Reject
 from tracelens.sources.compression import CorruptError, TruncatedError, compression_of, decompress
@@ -16,6 +17,8 @@ from tracelens.sources.discover import SourceFile
 from tracelens.sources.text import UTF8_BOM, encoding_of, is_binary
 
 _HEAD = 64 << 10
+#: Bytes of a line; what is longer is dropped while it is read, and told.
+MAX_LINE = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,8 @@ class BlockStream:
         bytes: decompressed bytes as they are in the file, before transcoding.
         lines: lines, the last one also without LF.
         sha256: hex digest of these bytes; prefix_sha256: the same of the first n bytes, by n.
+        text_sha256: hex digest of the text in UTF-8 without BOM and with LF line ends, where that is not what the file
+            holds; None where it is, as far as the first bytes tell.
         problems: what could not be read: over-long lines, a broken stream, an unreadable file.
 
     Raises:
@@ -55,7 +60,7 @@ class BlockStream:
         source: SourceFile,
         *,
         block_bytes: int = 4 << 20,
-        max_line: int = 8 << 20,
+        max_line: int = MAX_LINE,
         checkpoints: Sequence[int] = (),
         takes: Callable[[bytes], bool] | None = None,
     ) -> None:
@@ -72,6 +77,7 @@ class BlockStream:
         self._takes = takes
         self._checkpoints = sorted(set(checkpoints))
         self._hash = hashlib.sha256()
+        self._text_hash: Any = None
         self._file: IO[bytes] | None = None
         self._broken: str | None = None
         self._end = 0  # offset behind the last byte
@@ -90,6 +96,11 @@ class BlockStream:
     def sha256(self) -> str:
         """Hex digest of the decompressed bytes read so far."""
         return self._hash.hexdigest()
+
+    @property
+    def text_sha256(self) -> str | None:
+        """Hex digest of the text, see above."""
+        return None if self._text_hash is None else str(self._text_hash.hexdigest())
 
     def __iter__(self) -> Iterator[Block]:
         yield from self.blocks(self.pieces())
@@ -181,10 +192,24 @@ class BlockStream:
                 pass
             return
         if self.encoding.startswith("utf-16"):
-            yield from self._transcoded(head, pieces)
-            return
-        yield head[len(UTF8_BOM) :] if self.encoding == "utf-8-bom" else head
-        yield from pieces
+            yield from self._digested(self._transcoded(head, pieces))
+        elif self.encoding == "utf-8-bom" or b"\r\n" in head:
+            text = head[len(UTF8_BOM) :] if self.encoding == "utf-8-bom" else head
+            yield from self._digested(itertools.chain([text], pieces))
+        else:
+            yield head
+            yield from pieces
+
+    def _digested(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """The same pieces, and on the way the digest of the text that they are with LF line ends."""
+        self._text_hash = hashlib.sha256()
+        held = b""  # a CR at the end of a piece: its LF may be the next one's first byte
+        for piece in pieces:
+            whole = held + piece
+            held = b"\r" if whole.endswith(b"\r") else b""
+            self._text_hash.update(whole[: len(whole) - len(held)].replace(b"\r\n", b"\n"))
+            yield piece
+        self._text_hash.update(held)
 
     def _transcoded(self, head: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
         decoder = codecs.getincrementaldecoder(self.encoding)(errors="replace")

@@ -1,6 +1,7 @@
 """Records that are in the lake twice: the same log in two wrappings, or the same request at two gateways.
 
-The ledger knows a file by its content, so a second copy of one file is never read. Another wrapping is other content.
+The ledger knows a file by its content, so a second copy of one file is never read. Of other content ingest finds the
+copies (`same_as`), and the views pass over them: that is told. What it could not tell is counted, and told too.
 """
 
 from __future__ import annotations
@@ -80,8 +81,36 @@ from met
 """
 
 
+_COPIES = """
+with selected_sources as (select distinct source_id from selected)
+select c.source_id, any_value(s.name) as name, any_value(o.name) as other,
+       sum(c.last_line - c.first_line + 1)::bigint as lines
+from copied_ranges c semi join selected_sources t on t.source_id = c.other_id
+join sources s on s.source_id = c.source_id join sources o on o.source_id = c.other_id
+group by c.source_id, c.other_id order by lines desc, name, other
+"""
+
+
 def alarms(con: duckdb.DuckDBPyConnection) -> list[Warning]:
-    """Records of one surface that two sources hold alike."""
+    """Records of one surface that two sources hold alike: those that count once, and those that count twice."""
+    return [*_counted_once(con), *_counted_twice(con)]
+
+
+def _counted_once(con: duckdb.DuckDBPyConnection) -> list[Warning]:
+    found = rows(con, _COPIES)
+    if not found:
+        return []
+    worst = found[0]
+    more = f"; so in {len(found) - 1} more pairs of sources" if len(found) > 1 else ""
+    text = (
+        f"{worst['lines']:,} lines of {worst['name'] or 'a source'} hold records that"
+        f" {worst['other'] or 'another'} holds too: they are counted once, as the other's{more}"
+        " (same_as in the table sources names them)"
+    )
+    return [Warning("counted_once", text, {"lines": sum(f["lines"] for f in found), "pairs": len(found)})]
+
+
+def _counted_twice(con: duckdb.DuckDBPyConnection) -> list[Warning]:
     held = rows(con, "select coalesce(sum(records), 0) as records from held where grain = 'round'")[0]["records"]
     every = max(1, int(held) // SAMPLE_ABOVE)
     # The ledger spares the pass over the rounds where one file gave them all.

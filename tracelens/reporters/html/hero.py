@@ -35,7 +35,9 @@ def hero(page: Page, classes: list[Class]) -> Markup:
     return tag(
         "section",
         tag("p", selected.covered(page.covered), class_="eyebrow"),
-        tag("p", asked, class_="eyebrow") if (asked := selected.line(page.report.selection)) else "",
+        tag("p", asked, class_="eyebrow")
+        if (asked := selected.of(page.report.selection, page.report.contains))
+        else "",
         tag("h1", headline(figures)),
         *(tag("p", line, class_="lead") for line in lead[:1]),
         _tiles(figures, classes[0]),

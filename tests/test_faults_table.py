@@ -1,0 +1,46 @@
+"""The damage and the harness of benchmarks/faults.py, in small: what it counts as survived is what survived."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import canaries
+import pytest
+
+ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "benchmarks").is_dir(), reason="benchmarks are beside the package, not in it"
+)
+
+
+def test_damage_is_the_same_each_time_and_of_many_kinds() -> None:
+    from benchmarks.faults import damaged
+
+    seed = b'{"record":"round","request_id":"r-1","drafted":3,"accepted":2}\n' * 8
+    one, again = ([damaged(seed, [seed], random.Random(i)) for i in range(60)] for _ in range(2))
+    assert one == again
+    assert len(set(one)) > 55
+    assert any(len(d) > 5000 for d in one)
+    assert any(len(d) < len(seed) / 2 for d in one)
+    assert damaged(b"", [b""], random.Random(1)) is not None
+
+
+def test_damaged_samples_are_read_to_their_end(tmp_path: Path) -> None:
+    from benchmarks.faults import SEED, _staged, damaged
+
+    seeds = [canaries.unpacked(p)[:4000] for p in canaries.corpus()[::2] if "surfaces" in p.parts]
+    chance = random.Random(SEED)
+    for i, seed in enumerate(seeds):
+        (tmp_path / "case.log").write_bytes(damaged(seed, seeds, chance))
+        _staged(tmp_path / "case.log", tmp_path / "staged", quick_road=i % 3 == 0)
+        assert not (tmp_path / "staged").exists()
+
+
+def test_what_counts_as_survived() -> None:
+    from benchmarks.faults import _is_whole
+
+    answer = {"whole": True, "rows": "abc", "staged": []}
+    assert _is_whole(answer, "abc")
+    for change in ({"whole": False}, {"rows": "x"}, {"staged": ["left"]}):
+        assert not _is_whole(answer | change, "abc")

@@ -1,0 +1,40 @@
+"""Dependencies have lower bounds that can be installed alone, and licences that may go along; what SECURITY.md says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import canaries
+import pytest
+
+ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "benchmarks").is_dir(), reason="benchmarks are beside the package, not in it"
+)
+
+
+def test_every_dependency_has_a_lower_bound() -> None:
+    from benchmarks.lowest import lowest
+
+    found = lowest()
+    assert len(found) >= 12
+    assert all(re.fullmatch(r"[\w.-]+==\d[\w.]*(; .*)?", text) for text in found)
+    assert "duckdb==2.0" in found
+
+
+def test_licences_may_go_along() -> None:
+    from benchmarks.supply import ALLOWED, installed, licence
+
+    found = installed()
+    assert {"duckdb", "polars", "numpy", "prometheus-client"} <= set(found)
+    strange = {name: licence(one) for name, one in found.items() if not any(w in licence(one) for w in ALLOWED)}
+    assert strange == {}
+
+
+def test_security_says_what_the_tests_do() -> None:
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    assert f"{len(canaries.SECRETS)} kinds" in text
+    assert "LAKE.redact-salt" in text
+    for module in re.findall(r"`python -m ([\w.]+)", text):
+        assert (ROOT / Path(*module.split(".")).with_suffix(".py")).is_file()

@@ -1,0 +1,288 @@
+"""What makes two records of a table the same, and two sources copies of each other: the SQL behind `copies`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import duckdb
+
+# Fewer tokens are alike by chance: two servers print "3 of 5" within the same second.
+LEAST_DRAFTED = 20
+# The share of the records in the time that both sources cover that are the same in copies of each other.
+LEAST_SHARE = 0.5
+# Copies whose runs have other names, or whose stamps or latencies differ, need more.
+LEAST_SHARE_APART = 0.9
+LEAST_RECORDS_APART = 10
+LEAST_REQUESTS_APART = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    """Of one table: when a record was, its values, and which records can be told from all others at all.
+
+    `near` is what stays the same in another gateway's log or wrapping, where the stamp is up to `apart` seconds away.
+    """
+
+    at: str
+    values: str
+    eligible: str
+    strong: str
+    named: str
+    near: str | None = None
+    apart: int = 0
+
+
+_TIMES = "draft_us, target_us, sample_us, rollback_us, repack_us, emit_lag_us, step_us"
+_IS_NAMED = "request_id is not null and request_id <> source_id || '#' || coalesce(source_line, 0)"
+# llama.cpp numbers its tasks from 0, and so do others: no such id names a request of all the world.
+_IS_GLOBAL = (
+    f"({_IS_NAMED} and engine <> 'llama.cpp' and (length(request_id) >= 5"
+    " or not regexp_full_match(request_id, '[0-9]+')))"
+)
+_OWN_ID = f"case when {_IS_NAMED} then request_id end"
+_COUNTS = (
+    "engine, surface, replica, prompt_tokens, output_tokens, rounds, drafted, accepted, emitted, accepted_hist, error"
+)
+_SPENT = "coalesce(decode_us, e2e_us, ttft_us, tpot_us::bigint)"
+# A line about drafts has its load from the line before it: the first of a copy may lack it.
+_LOAD = ", ".join(f"case when drafted is null then {c} end" for c in ("running", "waiting", "kv_cache_usage"))
+_WINDOW = (
+    "engine, surface, process, coalesce(drafted, rounds, plain_steps), accepted, v0_matched, preemptions,"
+    f" draft_ms_per_token, {_LOAD}, {_TIMES}"
+)
+
+# Left out: what a row takes from its run or from options, and what is derived from rows around it (a copy may begin
+# behind them): the number of a round in its request, a window's start, the rounds that a configured K tells.
+_IDENTITY = {
+    "rounds": _Identity(
+        at="ts",
+        values=f"engine, surface, replica, process, request_id, context_len, drafted, accepted, emitted, {_TIMES}",
+        eligible=f"(ts is not null or greatest({_TIMES}) > 0)",
+        strong=f"(ts is not null and {_IS_GLOBAL}) or greatest({_TIMES}) > 0 or microsecond(ts) % 1000000 > 0",
+        named=_IS_GLOBAL,
+    ),
+    "windows": _Identity(
+        at="ts_end",
+        values=_WINDOW,
+        eligible="ts_end is not null",
+        strong=f"drafted >= {LEAST_DRAFTED} or greatest({_TIMES}) > 0 or generated_tokens >= {LEAST_DRAFTED}",
+        named="false",
+        near=_WINDOW,
+        apart=2,
+    ),
+    "requests": _Identity(
+        at="coalesce(ts_end, ts_start)",
+        values=f"{_COUNTS}, {_OWN_ID}, ttft_us, decode_us, e2e_us, queue_us, tpot_us, {_SPENT}",
+        eligible=f"(coalesce(ts_end, ts_start) is not null or {_SPENT} is not null)",
+        strong=f"{_SPENT} is not null",
+        named=_IS_GLOBAL,
+        near=f"{_COUNTS}, {_OWN_ID}",
+        apart=5,
+    ),
+}
+
+
+def same(
+    con: duckdb.DuckDBPyConnection,
+    table: str,
+    files: Sequence[str],
+    pairs: Sequence[tuple[str, str]],
+    begun: Collection[tuple[str, str]] = (),
+) -> list[tuple[str, str, int]]:
+    """Lines that hold records of an earlier source.
+
+    Args:
+        con: any connection.
+        table: rounds, windows or requests.
+        files: the Parquet files of all sources in `pairs`.
+        pairs: sources to compare: the later one, the earlier one.
+        begun: those of them that begin with the same text; there the same record in the same line needs no stamp.
+
+    Returns:
+        Source, earlier source, line of the first.
+    """
+    identity = _IDENTITY[table]
+    con.execute(
+        "create or replace temp table pairs as select unnest($1) as source, unnest($2) as other, unnest($3) as begun",
+        [[p[0] for p in pairs], [p[1] for p in pairs], [p in begun for p in pairs]],
+    )
+    near = f"hash({identity.near})" if identity.near else "null::ubigint"
+    con.execute(
+        "create or replace temp table marked as select source_id, source_line, surface, run_id, replica,"
+        f" {identity.at} as stamp, {identity.eligible} as usable,"
+        f" usable and coalesce({identity.strong}, false) as strong, coalesce({identity.named}, false) as named,"
+        f" hash({identity.values}) as value, {near} as near,"
+        f" {_SERIES if table == 'windows' else _NO_SERIES}"
+        " from read_parquet($1, union_by_name = true) where source_line is not null",
+        [list(files)],
+    )
+    if not _any_met(con, bool(begun)):
+        return []
+    con.execute(_EXTENTS)
+    con.execute(_MATCHES.format(key="strong", keep="strong"))
+    con.execute(_VERDICTS)
+    con.execute(_MATCHES.format(key="usable", keep="usable"))
+    con.execute("create or replace temp table taken as from matches semi join verdicts using (source, other, surface)")
+    if begun:
+        con.execute(_BEGUN)
+    if table == "windows":
+        con.execute(_FIRST_VALUES)
+    if identity.near:
+        con.execute(_NEAR, {"apart": identity.apart, "requests": table == "requests"})
+    return con.execute(_LINES).fetchall()
+
+
+def _any_met(con: duckdb.DuckDBPyConnection, begun: bool) -> bool:
+    """Whether any value is in two sources at all: mostly none is, and all else is spared."""
+    if begun:
+        return True
+    found = con.execute(
+        "select exists(select 1 from marked where usable group by coalesce(near, value)"
+        " having min(source_id) <> max(source_id))"
+        " or exists(select 1 from marked where series.first)"
+    ).fetchone()
+    return bool(found and found[0])
+
+
+_EXTENTS = """
+create or replace temp table extents as
+select source_id, surface, min(stamp) as low, max(stamp) as high
+from marked where usable group by source_id, surface
+"""
+
+# The same value at the same time, one to one: what is there twice in both sources is two pairs.
+_MATCHES = """
+create or replace temp table matches as
+with met as (
+  select value, stamp from marked where {key} group by value, stamp having min(source_id) <> max(source_id)
+), numbered as (
+  select m.*, row_number() over (partition by m.source_id, m.value, m.stamp order by m.source_line) as nth
+  from marked m semi join met on met.value = m.value and met.stamp is not distinct from m.stamp where {keep}
+)
+select b.source_id as source, a.source_id as other, b.surface, b.source_line, a.run_id = b.run_id as same_run, b.named,
+       b.strong
+from numbered b join pairs p on p.source = b.source_id
+join numbered a on a.source_id = p.other and a.value = b.value and a.stamp is not distinct from b.stamp
+                   and a.nth = b.nth and coalesce(a.replica = b.replica, true)
+"""
+
+# Of the time that both cover: records of the one that has fewer, and how many are the same. Where there are no stamps,
+# times to the microsecond must do, and many of them.
+_VERDICTS = f"""
+create or replace temp table verdicts as
+with counted as (
+  select source, other, surface, count(*) as same, bool_and(same_run) as same_run, bool_and(named) as named
+  from matches group by source, other, surface
+), common as (
+  select c.*, greatest(a.low, b.low) as low, least(a.high, b.high) as high
+  from counted c join extents a on a.source_id = c.other and a.surface = c.surface
+  join extents b on b.source_id = c.source and b.surface = c.surface
+), held as (
+  select c.source, c.other, c.surface, m.source_id, count(*) as records
+  from common c join marked m
+    on m.surface = c.surface and m.source_id in (c.source, c.other) and m.strong
+       and (c.low is null or m.stamp between c.low and c.high)
+  group by all
+), fewest as (
+  select source, other, surface, min(records) as records from held group by source, other, surface
+)
+select c.source, c.other, c.surface
+from common c join fewest f using (source, other, surface)
+where case when c.low is null then same >= {LEAST_RECORDS_APART}
+           when same_run or named then same >= {LEAST_SHARE} * f.records
+           else same >= {LEAST_SHARE_APART} * f.records and same >= {LEAST_RECORDS_APART} end
+"""
+
+# Pairs of sources that have no record at the very same time: the same values some seconds away.
+_NEAR = f"""
+insert into taken
+with apart as (
+  select p.source, p.other, b.surface, greatest(a.low, b.low) - to_seconds($apart) as low,
+         least(a.high, b.high) + to_seconds($apart) as high
+  from pairs p join extents b on b.source_id = p.source
+  join extents a on a.source_id = p.other and a.surface = b.surface
+  where (p.source, p.other, b.surface) not in (select (source, other, surface) from verdicts)
+), met as (
+  select near from marked where usable and (named or strong) and stamp is not null
+  group by near having min(source_id) <> max(source_id)
+), reached as (
+  select r.source, r.other, m.*
+  from marked m semi join met using (near)
+  join apart r on r.surface = m.surface and m.source_id in (r.source, r.other) and m.stamp between r.low and r.high
+), numbered as (
+  select *, row_number() over (partition by source, other, source_id, near order by stamp, source_line) as nth
+  from reached
+), paired as (
+  select b.source, b.other, b.surface, b.source_line, a.run_id = b.run_id as same_run, b.named, b.strong
+  from numbered b join numbered a
+    on b.source_id = b.source and a.source_id = a.other and a.source = b.source and a.other = b.other
+       and a.near = b.near and a.nth = b.nth and abs(epoch(a.stamp) - epoch(b.stamp)) <= $apart
+), held as (
+  select r.source, r.other, r.surface, m.source_id, count(*) as records
+  from apart r join marked m on m.surface = r.surface and m.source_id in (r.source, r.other)
+       and (m.named or m.strong) and m.stamp between r.low and r.high
+  where (r.source, r.other, r.surface) in (select (source, other, surface) from paired)
+  group by all
+), verdict as (
+  select source, other, surface
+  from (select source, other, surface, count(*) as same from paired group by all)
+  join (select source, other, surface, min(records) as fewest from held group by all) using (source, other, surface)
+  where case when $requests then same >= {LEAST_REQUESTS_APART} and same >= {LEAST_SHARE} * fewest
+             else same >= {LEAST_RECORDS_APART} and same >= {LEAST_SHARE_APART} * fewest end
+)
+from paired semi join verdict using (source, other, surface)
+"""
+
+# Sources whose first bytes are the same: there the line tells which record is which.
+_BEGUN = """
+insert into taken
+select b.source_id, a.source_id, b.surface, b.source_line, a.run_id = b.run_id, b.named, b.strong
+from pairs p join marked b on b.source_id = p.source
+join marked a on a.source_id = p.other and a.source_line = b.source_line and a.value = b.value
+where p.begun and not exists(select 1 from taken t where t.source = p.source and t.other = p.other
+                               and t.surface = b.surface and t.source_line = b.source_line)
+"""
+
+# The first value of a counter in a log of scrapes is all that it counted before: where another log's windows sum up to
+# just that, at that very moment, they are what it counts.
+_SERIES = (
+    "{'first': ts_start is null and ts_end is not null and drafted is not null, 'drafted': drafted,"
+    " 'accepted': coalesce(accepted, 0), 'name': hash(engine, surface, replica, process, model)} as series"
+)
+_NO_SERIES = "null::struct(first boolean) as series"
+_FIRST_VALUES = f"""
+insert into taken
+with summed as (
+  select *, sum(series.drafted) over running as drafted, sum(series.accepted) over running as accepted
+  from marked where usable and series.drafted is not null
+  window running as (partition by source_id, series.name order by stamp, source_line)
+)
+select b.source_id, a.source_id, b.surface, b.source_line, a.run_id = b.run_id, b.named, b.strong
+from pairs p join marked b on b.source_id = p.source and b.series.first
+join summed a on a.source_id = p.other and a.series.name = b.series.name and a.stamp = b.stamp
+     and a.drafted = b.series.drafted and a.accepted = b.series.accepted and not a.series.first
+where b.series.drafted >= {LEAST_DRAFTED}
+union all
+select c.source_id, a.source_id, c.surface, c.source_line, a.run_id = c.run_id, c.named, c.strong
+from pairs p join marked a on a.source_id = p.other and a.series.first
+join summed b on b.source_id = p.source and a.series.name = b.series.name and a.stamp = b.stamp
+     and b.drafted = a.series.drafted and b.accepted = a.series.accepted and not b.series.first
+join marked c on c.source_id = p.source and c.usable and c.series.name = a.series.name and c.stamp <= a.stamp
+where a.series.drafted >= {LEAST_DRAFTED}
+"""
+
+# A line is a copy where all of its records are.
+_LINES = """
+with whole as (
+  select source_id as source, source_line, surface, count(*) as records from marked group by all
+), copied as (
+  select source, other, surface, source_line, count(*) as records from taken group by all
+)
+select distinct c.source, c.other, c.source_line
+from copied c join whole w using (source, surface, source_line)
+where c.records >= w.records
+order by all
+"""
