@@ -1,4 +1,4 @@
-"""The two ways in which a command can fail, each with its exit code (CLI contract)."""
+"""The ways in which a command can fail, each with its exit code (CLI contract)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ class TracelensError(Exception):
     """Something the user can act on: the message says what, where and what to do next."""
 
     exit_code = 3
+
+
+class StoppedError(Exception):
+    """Not a failure: whoever asked for a reading no longer wants it, and says so while it goes on."""
+
+
+class ReaderFaultError(TracelensError):
+    """A part of a source could not be read, by a fault of ours; all the rest is in the lake."""
+
+    exit_code = 4
 
 
 class InputError(TracelensError, ValueError):

@@ -89,6 +89,8 @@ def test_json(tool: Tool, log: Path) -> None:
         "surfaces": {"vllm.v1_line": 1},
         "reject_reasons": {"incomplete line: no drafted": 1},
         "notes": [],
+        "faults": [],
+        "copies": [],
         "request_ids": "kept",
     }
     assert {"rho", "tpot_ms", "temperature"} <= {m["figure"] for m in missing}

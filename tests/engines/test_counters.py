@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelens.engines.counters import Group, Layout, both, differences, is_count, labels_of, restless, scrapes
+from tracelens.engines.counters import (
+    Group,
+    Layout,
+    both,
+    differences,
+    is_count,
+    labels_of,
+    restless,
+    scrapes,
+    unpaired,
+)
 from tracelens.sources.clocks import resolve
 
 LAYOUT = Layout(
@@ -34,7 +44,7 @@ def frame(*samples: tuple[int | None, str | None, str, str, float]) -> pl.DataFr
 
 
 def rows_of(samples: pl.DataFrame, layout: Layout = LAYOUT) -> pl.DataFrame:
-    return scrapes(samples, layout, lambda f: resolve(f, tz=None, year=None, mtime=None))
+    return scrapes(samples, layout, lambda f: resolve(f, tz=None, year=None, mtime=None), "s", [])
 
 
 def grown(*values: Sequence[float | None], columns: Sequence[str] = ("a", "b"), **group: Any) -> pl.DataFrame:
@@ -232,3 +242,31 @@ def test_growth_adds_up_to_what_every_start_counted(starts: list[list[tuple[int,
     # A page that is missing changes no sum, unless it was the last one of its start or hid it.
     if dropped + 1 < len(values) and not out["fell"][dropped + 1] and not (out["fell"][dropped]):
         assert grown(*values[:dropped], *values[dropped + 1 :])["d.a"].sum() == expected[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ('a="1",b="2"', {"a": "1", "b": "2"}),
+        (' a = "1" , b="x,y" ,', {"a": "1", "b": "x,y"}),
+        (r'a="q\"u\\",b="n\nl"', {"a": 'q"u\\', "b": "n\nl"}),
+        ('junk,a="1",more junk,b="2"', {"a": "1", "b": "2"}),
+        ('a="open', {}),
+        ("a" * 100_000, {}),
+        (", " * 100_000, {}),
+        ("", {}),
+    ],
+)
+def test_labels_of_any_text(text: str, labels: dict[str, str]) -> None:
+    assert labels_of(text) == labels
+
+
+def test_counters_that_stand_under_different_labels_are_told_once() -> None:
+    rows = pl.DataFrame({
+        "key": [1, 1, 2, 2, 3, 3, 4], "line": [1, 2, 3, 4, 5, 6, 7],
+        "drafted": [1.0, None, 1.0, 2.0, None, None, None], "accepted": [None, 1.0, None, None, 1.0, 2.0, None],
+    })  # fmt: skip
+    (reject,) = unpaired(rows, ("drafted", "accepted"), "s")
+    assert (reject.line, reject.surface) == (3, "s")
+    assert "drafted, accepted" in reject.reason
+    assert unpaired(rows.filter(pl.col("key").is_in([1, 4])), ("drafted", "accepted"), "s") == []

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tracelens.engines.base import Context, JsonRecord, Reject, Span, Tables
 from tracelens.engines.generic.block import broken_identities
-from tracelens.engines.sglang import ENGINE
+from tracelens.engines.sglang import ENGINE, otel
 from tracelens.lake.schema import table
 from tracelens.sources import spans as sources
 from tracelens.sources.clocks import resolve
@@ -279,3 +279,15 @@ TIMES = st.one_of(st.none(), st.integers(0, 2**62))
 @settings(max_examples=60, deadline=None)
 def test_hostile_spans(spans: list[Span]) -> None:
     made(spans)
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        ('["length"]', "length"), ("stop", "stop"), (["stop", "length"], "stop"), ("['abort']", "abort"),
+        ("alice_password said so", None), ('["my", "stop"]', None), (["secret"], None), (7, None),
+        ("", None), ([], None),
+    ],
+)  # fmt: skip
+def test_no_words_but_reasons_are_kept(told: Any, kept: str | None) -> None:
+    assert otel._reason(told) == kept

@@ -276,3 +276,27 @@ def test_the_device_s_work_is_tied_to_its_launch(layout: str, chunk: int, monkey
     expected = [("7", "7", 11.0, 20.0, 5.0), ("7", "7", 11.0, 26.0, 2.0), ("7", "8", 12.0, 30.0, 4.0)]
     assert work.select("pid", "tid", "launched", "start", "dur").rows() == expected
     assert read(iter([LAYOUTS[layout](document(events))]), MARKS).about.work is None
+
+
+def _long(size: int, fill: str) -> str:
+    return (
+        '{"ph":"X","name":"mark long","pid":1,"tid":1,"ts":1,"dur":1,"args":{"x":"' + fill * (size // len(fill)) + '"}}'
+    )
+
+
+@pytest.mark.parametrize("tail", [",{e}]}}", ",\n  {e}\n]}}", "]}}", ",{e},{e}]}}", ",{e},{e}"])
+@pytest.mark.parametrize("fill", ["y", "y]}{[,", '\\"a\\",'])
+@pytest.mark.parametrize("chunk", [997, 1024])
+def test_an_event_that_is_too_long_is_one_reject(
+    tail: str, fill: str, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chrome_trace, "_LONGEST", 4000)
+    monkeypatch.setattr(chrome_trace, "_CHUNK", chunk)
+    monkeypatch.setattr(chrome_trace, "_OVERLAP", 60)
+    event = '{"ph":"X","name":"mark","pid":1,"tid":1,"ts":5,"dur":2}'
+    for size in (5200, 6011, 9000, 50_017):
+        text = '{"traceEvents":[' + event + "," + _long(size, fill) + tail.replace("{e}", event).replace("}}", "}")
+        trace = read(pieces(text.encode(), chunk), [b"mark"])
+        assert [p.reason for p in trace.problems] == ["event longer than 4 MB"]
+        assert trace.events["name"].to_list() == ["mark"] * (1 + tail.count("{e}"))
+        assert trace.cut is None or not tail.endswith("]}}")

@@ -350,3 +350,16 @@ def test_real_pages_of_llama_cpp() -> None:
     assert found.height == sum(line.startswith(b"llamacpp:") for line in data.splitlines())
     stamps = re.findall(r"^# t=(\S+)", data.decode(), flags=re.M)
     assert found["stamp"].unique(maintain_order=True).to_list() == stamps
+
+
+@pytest.mark.parametrize("stamp", ["9e999", "1.79e", "1-2", "1e400", "--1", "9" * 30, "1.2.3"])
+def test_a_sample_whose_own_stamp_is_no_time_is_refused(stamp: str) -> None:
+    lines = [f'vllm:a{{e="0"}} {n} {1_795_953_254_000 + n}' for n in range(5)]
+    lines[3] = f'vllm:a{{e="0"}} 3 {stamp}'
+    scrapes = Scrapes(["vllm:"])
+    data = ("\n".join(lines) + "\n").encode()
+    frame = scrapes.feed(Block(data, 1, 0))
+    assert frame["value"].to_list() == [0, 1, 2, 4]
+    assert frame["scrape"].null_count() == frame["stamp"].len() - frame["stamp"].null_count() == 4
+    assert scrapes.finish().height == 0
+    assert [p.line for p in scrapes.problems] == [4]

@@ -267,3 +267,30 @@ def test_labels_are_written_as_they_are_read(labels: dict[str, str]) -> None:
 
 def test_labels_of_something_else() -> None:
     assert metric_json.labels_text(None) == metric_json.labels_text([1]) == ""
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 10_000])
+@pytest.mark.parametrize("label", ["a]}b", "]}]}", 'q\\"]}', "\\\\", "}", '}\\",\\"values\\":[1]}', "{[", "é]}"])
+def test_a_label_may_read_like_an_end(label: str, size: int) -> None:
+    line = '{"metric":{"__name__":"vllm:a","x":"%s"},"values":[1,2],"timestamps":[1000,2000]}\n'
+    text = (line % label + line % "plain" + line % label).encode()
+    series = metric_json.Series(["vllm:"])
+    frames = [series.feed(text[i : i + size]) for i in range(0, len(text), size)]
+    series.finish()
+    assert series.problems == []
+    assert sum(f.height for f in frames) == 6
+
+
+def test_a_broken_series_costs_no_other_one() -> None:
+    good = '{"metric":{"__name__":"vllm:a"},"values":[1],"timestamps":[1000]}'
+    broken = (
+        '{"metric":{"__name__":"vllm:a,"values":[1],"timestamps":[1]}',
+        '{"metric":null,"values":[1]}',
+        '{"metric":',
+    )
+    for between in ("\n", ","):
+        for bad in broken:
+            series = metric_json.Series(["vllm:"])
+            frame = series.feed(between.join([good, bad, good, bad, good]).encode())
+            series.finish()
+            assert (frame.height, len(series.problems)) == (3, 2), bad

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracelens.cli import options as opt
-from tracelens.errors import InputError, NothingRecognisedError, RejectsError
+from tracelens.errors import InputError, NothingRecognisedError, ReaderFaultError, RejectsError
 
 if TYPE_CHECKING:
     from tracelens.ingest.run import Progress
@@ -112,6 +112,13 @@ def ingest(
         ingested.write_json(summary, gaps, sys.stdout)
     else:
         ingested.write_text(summary, gaps, lake, sys.stdout)
+    if summary.faults:
+        sources = len({name for name, _ in summary.faults})
+        raise ReaderFaultError(
+            f"a part of {'1 source' if sources == 1 else f'{sources} sources'} could not be read, by a fault of "
+            f"tracelens ({summary.faults[0][1]}); all the rest is in the lake. Report what stands above; once it is "
+            "mended, --replace reads these sources again"
+        )
     if not summary.surfaces and not any("already in the lake" in why for _, why in summary.notes):
         raise NothingRecognisedError(
             "nothing recognised: no record of a known engine in these files; `tracelens inspect` says what they are, "

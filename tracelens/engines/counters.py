@@ -12,17 +12,23 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from tracelens.engines.units import LONGEST_DRAFT
+from tracelens.engines.base import Reject
+from tracelens.engines.units import MOST_POSITIONS
 
 # Labels that tell apart the Prometheus servers that scraped, and not the processes that were.
 _SCRAPERS = ("prometheus", "prometheus_replica", "__replica__")
-_PAIR = re.compile(r'[\s,]*([^\s=,"]+)\s*=\s*"((?:[^"\\]|\\.)*)"')
+# A pair, or what is none, up to the next comma. Possessive, and each match begins where the last has ended: labels may
+# be as long as a line, and no place of them is looked at twice.
+_PAIR = re.compile(r'[\s,]*+(?:([^\s=,"]++)\s*+=\s*+"((?:[^"\\]|\\.)*+)"|[^,]++)', re.S)
 _ESCAPE = re.compile(r"\\(.)", re.S)
 # A counter that falls this often, at every third scrape or more, is no counter of one process.
 _RESTLESS_FALLS = 5
 _RESTLESS_SHARE = 1 / 3
 # What the tables hold; beyond it no counter is one.
 _MOST = 1e15
+
+_UNPAIRED = "counters that count together are not all there under the same labels, so none of them counts"
+_TOO_MANY = f"more than {MOST_POSITIONS} positions, which no engine drafts: its tokens are not counted by position"
 
 Resolve = Callable[[pl.DataFrame], pl.DataFrame]
 
@@ -68,7 +74,9 @@ def both(name: str, column: str) -> dict[str, str]:
     return {name: column, f"{name}_total": column}
 
 
-def scrapes(samples: pl.DataFrame, layout: Layout, resolve: Resolve) -> pl.DataFrame:
+def scrapes(
+    samples: pl.DataFrame, layout: Layout, resolve: Resolve, surface: str, rejects: list[Reject]
+) -> pl.DataFrame:
     """Rows of what each process told at each time, in the order of time.
 
     Samples of one scrape, or of equal stamps where there are no scrapes, make a row; those of one series that come
@@ -78,6 +86,8 @@ def scrapes(samples: pl.DataFrame, layout: Layout, resolve: Resolve) -> pl.DataF
         samples: as `MetricsReader.metrics` takes them.
         layout: which samples matter.
         resolve: turns stamps into times (`Context.resolve`).
+        surface: that of the rejects.
+        rejects: gets one for the first process with more positions than can be (`MOST_POSITIONS`): it has none here.
 
     Returns:
         `key` Int64 (one process and epoch), `target` Int64 (from 1, in the order of the source: what labels of the
@@ -90,6 +100,10 @@ def scrapes(samples: pl.DataFrame, layout: Layout, resolve: Resolve) -> pl.DataF
     told = _timed(told, resolve).join(series, on=("stream", "labels"), how="left", nulls_equal=True)
     column = pl.col("name").replace_strict(layout.columns, default="epoch", return_dtype=pl.String)
     placed = pl.col("name").is_in(list(places))
+    deep = told.filter(placed & (pl.col("place") >= MOST_POSITIONS)).select("key", "line")
+    if deep.height:
+        rejects.append(Reject(deep["line"][0], _TOO_MANY, surface))
+        told = told.filter(~(placed & pl.col("key").is_in(deep["key"].unique().to_list())))
     told = told.filter(~placed | pl.col("place").is_not_null()).with_columns(
         column=pl.when(placed).then(pl.format("{}.{}", column, "place")).otherwise(column)
     )
@@ -110,7 +124,7 @@ def differences(rows: pl.DataFrame, groups: Sequence[Group]) -> pl.DataFrame:
     A fall of any that is needed is a new start of the process: then the value itself is the growth, as in a first row.
 
     Args:
-        rows: as `scrapes` gives them.
+        rows: as `scrapes` gives them, those of a key together.
         groups: counters to difference, each in one group only.
 
     Returns:
@@ -121,7 +135,7 @@ def differences(rows: pl.DataFrame, groups: Sequence[Group]) -> pl.DataFrame:
     counters = [c for g in groups for c in g.needed if c in rows.columns]
     rows = rows.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
     rows = rows.with_columns(fell=_falls(rows, counters))
-    first = pl.int_range(pl.len()).over("key") == 0
+    first = pl.col("key").ne_missing(pl.col("key").shift(1))
     rows = rows.with_columns(segment=(first | pl.col("fell")).cum_sum().over("key").cast(pl.Int64))
     since: list[str] = []
     for number, group in enumerate(groups):
@@ -153,14 +167,36 @@ def restless(rows: pl.DataFrame) -> pl.DataFrame:
 
 def labels_of(text: str) -> dict[str, str]:
     """Labels as they stand between the braces of a sample, unescaped."""
-    pairs = _PAIR.findall(text)
-    return {k: _ESCAPE.sub(lambda m: "\n" if m[1] == "n" else m[1], v) for k, v in pairs}
+    pairs = (hit.groups() for hit in iter(_PAIR.scanner(text).match, None))  # type: ignore[attr-defined]
+    return {k: _ESCAPE.sub(lambda m: "\n" if m[1] == "n" else m[1], v) for k, v in pairs if k is not None}
 
 
 def is_count(column: str) -> pl.Expr:
     """Whether a cell is a whole number that a counter can have; null where there is none."""
     c = pl.col(column)
     return (c >= 0) & (c <= _MOST) & (c == c.round())
+
+
+def uncounted(rows: pl.DataFrame, columns: Sequence[str]) -> list[str]:
+    """Those of some columns in which a cell is no count (`is_count`): seldom any, so all are looked at together."""
+    if not columns:
+        return []
+    wrong = rows.select((~is_count(c)).fill_null(False).any().alias(c) for c in columns)
+    return [c for c in columns if wrong[c][0]]
+
+
+def unpaired(rows: pl.DataFrame, columns: Sequence[str], surface: str) -> list[Reject]:
+    """A reject where a process has some of the counters that only count together and never the others.
+
+    A query that asked for one of them does that, and an export in which they stand under different labels; only the
+    first such process is named.
+    """
+    by_key = rows.group_by("key", maintain_order=True).agg(
+        pl.col("line").min(), *(pl.col(c).is_not_null().any() for c in columns)
+    )
+    some, every = pl.any_horizontal(columns), pl.all_horizontal(columns)
+    lines = by_key.filter(some & ~every)["line"]
+    return [Reject(lines[0], f"{_UNPAIRED}: {', '.join(columns)}", surface)] if len(lines) else []
 
 
 def _series(found: pl.DataFrame, layout: Layout) -> pl.DataFrame:
@@ -176,7 +212,7 @@ def _series(found: pl.DataFrame, layout: Layout) -> pl.DataFrame:
         columns["key"].append(keys.setdefault(process, len(keys)))
         columns["target"].append(targets.setdefault(target, len(targets) + 1))
         place = next((labels[p] for p in layout.positions.values() if p in labels), "")
-        columns["place"].append(int(place) if place.isdecimal() and int(place) < LONGEST_DRAFT else None)
+        columns["place"].append(int(place) if place.isdecimal() and len(place) < 10 else None)
         for name in layout.own:
             columns[name].append(labels.get(name))
     kinds = {"key": pl.Int64, "target": pl.Int64, "place": pl.Int64, **dict.fromkeys(layout.own, pl.String)}
@@ -212,7 +248,7 @@ def _by_epoch(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _falls(rows: pl.DataFrame, counters: Sequence[str]) -> pl.Series:
     """Rows at which a counter is less than it was in its key, unless an earlier row has told of that start already."""
-    latest = {c: pl.col(c).forward_fill().shift(1).over("key") for c in counters}
+    latest = {c: _before(pl.col(c).forward_fill().over("key")) for c in counters}
     lower = [(pl.col(c) < latest[c]).fill_null(False).alias(f"lower.{c}") for c in counters]
     work = rows.select("key", "row", *counters).with_columns(lower)
     work = work.with_columns(
@@ -221,13 +257,19 @@ def _falls(rows: pl.DataFrame, counters: Sequence[str]) -> pl.Series:
         .cum_sum()
         .over("key")
     )
-    before = pl.col("starts").shift(1, fill_value=0).over("key")
+    before = _before(pl.col("starts")).fill_null(0)
     news = [
         pl.col(f"lower.{c}")
-        & (before == pl.when(pl.col(c).is_not_null()).then("starts").forward_fill().shift(1).over("key"))
+        & (before == _before(pl.when(pl.col(c).is_not_null()).then("starts").forward_fill().over("key")))
         for c in counters
     ]
     return work.select(pl.any_horizontal(news or [pl.lit(False)]).fill_null(False).alias("fell")).to_series()
+
+
+def _before(column: pl.Expr, *of: str) -> pl.Expr:
+    """The cell of the row before, of the same key (or `of`): a key's rows stand together, so no groups are made."""
+    same = [pl.col(c) == pl.col(c).shift(1) for c in of or ("key",)]
+    return pl.when(pl.all_horizontal(same)).then(column.shift(1))
 
 
 def _grown(rows: pl.DataFrame, group: Group, since: str) -> pl.DataFrame:
@@ -238,7 +280,7 @@ def _grown(rows: pl.DataFrame, group: Group, since: str) -> pl.DataFrame:
     if group.holds is not None:
         whole = whole & group.holds.fill_null(True)
     rows = rows.with_columns(_whole=whole if needed else pl.lit(False))
-    last = pl.when("_whole").then("row").forward_fill().shift(1).over("key", "segment")
+    last = _before(pl.when("_whole").then("row").forward_fill().over("key", "segment"), "key", "segment")
     rows = rows.with_columns(_last=pl.when("_whole").then(last))
     first = pl.col("_whole") & pl.col("_last").is_null()
     growth = {

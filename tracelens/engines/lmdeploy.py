@@ -204,11 +204,12 @@ def _tokens(throughput: str) -> pl.Expr:
 def _metric_windows(samples: pl.DataFrame, context: Context) -> Tables:
     """Windows between consecutive scrapes of each engine; the first one runs from the counter's own start."""
     tables = Tables()
-    found = counters.scrapes(samples, _LAYOUT, context.resolve)
+    found = counters.scrapes(samples, _LAYOUT, context.resolve, METRICS, tables.rejects)
     if not found.height:
         return tables
+    tables.rejects += counters.unpaired(found, ("rounds", "drafted", "accepted"), METRICS)
     places = sorted((c for c in found.columns if c.startswith(f"{_POSITION}.")), key=lambda c: int(c.split(".")[1]))
-    for column in (*_COUNTS, *places):
+    for column in counters.uncounted(found, (*_COUNTS, *places)):
         wrong = (~counters.is_count(column)).fill_null(False)
         lines = found.filter(wrong).group_by("key", maintain_order=True).agg(pl.col("line").first())["line"]
         tables.rejects += [Reject(line, _NO_COUNT, METRICS) for line in lines]

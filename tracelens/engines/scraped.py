@@ -33,12 +33,11 @@ def grown(
         surface: that of the rejects.
         rejects: gets what was refused.
     """
-    for column in counts:
+    for column in counters.uncounted(rows, counts):
         wrong = (~counters.is_count(column)).fill_null(False)
         lines = rows.filter(wrong).group_by("key", maintain_order=True).agg(pl.col("line").first())["line"]
         rejects += [Reject(line, NO_COUNT, surface) for line in lines]
-        if len(lines):
-            rows = rows.with_columns(pl.when(~wrong).then(column).alias(column))
+        rows = rows.with_columns(pl.when(~wrong).then(column).alias(column))
     rows = counters.differences(rows, groups)
     unsteady = counters.restless(rows)
     rejects += [Reject(line, RESTLESS, surface) for line in unsteady["line"]]

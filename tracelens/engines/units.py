@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+Told = TypeVar("Told")
 
 INT32_MAX = 2**31 - 1
 # No engine drafts more tokens in a round; a figure beyond it is no draft, and its positions could not be counted.
 LONGEST_DRAFT = 65_536
+# Positions of a draft that are counted one by one. Engines draft up to some tens of tokens in a round (chains up to 16,
+# trees and n-gram lookups up to 64 by their own defaults and limits); counters of more positions are a mistake, and
+# each one is a column.
+MOST_POSITIONS = 256
 INT64_MAX = 2**63 - 1
 # From here on a double no longer holds every whole number: a larger float is no count.
 _FLOAT_WHOLE = 2.0**53
+
+
+# Why a request ended, in the words of the engines and of the APIs they serve. Anything else that stands in the place of
+# such a word may be what somebody wrote, and is not kept.
+FINISH_REASONS = frozenset((
+    "stop", "length", "abort", "error", "repetition", "tool_calls", "function_call", "content_filter",
+    "aborted", "cancelled", "timeout", "incomplete", "not_finished", "finish", "finished", "preempt", "suffix",
+    "end_id", "stop_words", "stop_sequence", "stop_string", "stop_token", "stop_token_id", "eos", "eos_token", "limit",
+    "word", "none", "end_turn", "max_tokens", "max_length", "tool_use", "model_length", "insufficient_system_resource",
+))  # fmt: skip
 
 
 class BrokenError(ValueError):
@@ -49,6 +66,42 @@ def finite(value: object, name: str) -> float:
     if not math.isfinite(number):
         raise BrokenError(f"{name}: not a finite number")
     return number
+
+
+def real(value: object) -> float | None:
+    """A number as a double, or None: no number, or one that no double holds. NaN and the infinities stay."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def integer(value: object, low: int = -INT64_MAX - 1, high: int = INT64_MAX) -> int | None:
+    """A whole number that a column of 64 bits (or from `low` to `high`) holds, or None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high else None
+
+
+def nearest(number: float, name: str) -> int:
+    """The whole number next to a figure that was computed of others, which may have left all bounds.
+
+    Raises:
+        BrokenError: NaN, or not finite.
+    """
+    if not math.isfinite(number):
+        raise BrokenError(f"{name}: out of range")
+    return round(number)
+
+
+def meaning(table: Mapping[str, Told], word: object) -> Told | None:
+    """What a word of a record means; None where it is none of the table, or no text (a list has no hash)."""
+    return table.get(word) if isinstance(word, str) else None
+
+
+def finish_reason(value: object) -> str | None:
+    """Why a request ended, where it is a word of `FINISH_REASONS` (in any case, which is kept); else None."""
+    return value if isinstance(value, str) and value.lower() in FINISH_REASONS else None
 
 
 def text(value: object, name: str, is_id: bool = False) -> str:

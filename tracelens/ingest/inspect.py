@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelens.analysis.results import Missing
-from tracelens.engines.base import Context, Engine, Tables
+from tracelens.engines.base import Context, Engine, Reject, Tables
 from tracelens.ingest import advice
+from tracelens.ingest.guard import guarded
 from tracelens.ingest.holdings import Held, held_by
 from tracelens.ingest.options import IngestOptions
 from tracelens.ingest.read import Reading, read
@@ -122,7 +123,10 @@ def _inspect(
             continue
         for surface, frames in parsed.frames.items():
             surfaces[surface] = surfaces.get(surface, 0) + sum(f.height for f in frames)
-        made = engine.assemble(parsed.frames, context)
+        made, broken = Tables(), list[Reject]()
+        with guarded(engine.name, broken):
+            made = engine.assemble(parsed.frames, context)
+        rejects += len(broken)
         rejects += len(made.rejects)
         held[engine.name].add(held_by(made))
         versions |= _values(made.runs, "engine_version")

@@ -41,6 +41,7 @@ class Staged:
     first_rejects: list[tuple[int, str]] = field(default_factory=list)
     started_runs: dict[str, list[str]] = field(default_factory=dict)
     note: str | None = None
+    faults: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     held: dict[str, Held] = field(default_factory=dict)
 
@@ -67,3 +68,5 @@ class Summary:
     held: Mapping[str, Held] = field(default_factory=dict)
     copies: tuple[tuple[str, str], ...] = ()  # sources that were taken, and which of their records another one holds
     request_ids: str = "kept"  # of the whole lake: kept, redacted or mixed
+    # (source, what) of parts that a fault of ours kept from being read.
+    faults: tuple[tuple[str, str], ...] = ()

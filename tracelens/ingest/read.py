@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
+from json import loads
 from typing import TYPE_CHECKING, Any
 
 from tracelens.engines.base import Engine, JsonRecord, Parsed, Reject
 from tracelens.ingest import signals
+from tracelens.ingest.guard import guarded
 from tracelens.sources.discover import SourceFile
 from tracelens.sources.lines import LineFinder
 from tracelens.sources.stream import Block, BlockStream
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 DOCUMENT_LIMIT = 256 << 20
 # A first line of this length is no record of a log: what looks at lines would copy it many times over.
 _LONG_LINE = 1 << 20
+_OBJECTS = re.compile(rb"\[\s*\{")
 
 
 @dataclass(slots=True)
@@ -184,7 +188,8 @@ def _text(text: pl.DataFrame, found: set[bytes] | None, engines: Sequence[Engine
         if len(readers) > 1:
             wanted = text.filter(pl.col("text").str.contains_any([n.decode() for n in engine.needles]))
         if wanted.height:
-            parsed[engine.name].merge(engine.lines(wanted))
+            with guarded(engine.name, parsed[engine.name].rejects, wanted["line"][0]):
+                parsed[engine.name].merge(engine.lines(wanted))
 
 
 def _decoded(frame: pl.DataFrame, rejects: list[Reject]) -> list[JsonRecord]:
@@ -212,7 +217,9 @@ def _records(records: list[JsonRecord], engines: Sequence[Engine], parsed: dict[
     for engine in engines:
         if not records:
             return
-        found = engine.records(records)
+        found = Parsed()
+        with guarded(engine.name, parsed[engine.name].rejects, records[0].line):
+            found = engine.records(records)
         if not found.claimed and not found.frames and not found.rejects:
             continue
         parsed[engine.name].merge(found)
@@ -255,11 +262,9 @@ class _Document:
         """Decode the whole; False when it is no document after all."""
         if not self._open or not self._blocks:
             return False
-        import msgspec
-
         try:
-            value: Any = msgspec.json.decode(b"".join(b.data for b in self._blocks))
-        except (msgspec.DecodeError, RecursionError):
+            value = _value(b"".join(b.data for b in self._blocks))
+        except (ValueError, RecursionError):
             return False
         items = value if isinstance(value, list) else [value]
         records = [JsonRecord(i, 0, None, None, item) for i, item in enumerate(items, 1) if isinstance(item, dict)]
@@ -269,6 +274,22 @@ class _Document:
         readers = [e for e in engines if e.name != "generic" or isinstance(value, list) or "record" in value]
         _records(signals.unfold(records, readers, parsed, rejects), readers, parsed)
         return True
+
+
+def _value(data: bytes) -> Any:
+    """A JSON document; what Python writes for a number that is none (NaN, Infinity) is null.
+
+    Raises:
+        ValueError, RecursionError: it is no document, or is cut off.
+    """
+    import msgspec
+
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        if b"NaN" not in data and b"Infinity" not in data:
+            raise
+    return loads(data, parse_constant=lambda word: None)
 
 
 def _is_one_line(head: bytes) -> bool:
@@ -286,6 +307,8 @@ def _opens_document(data: bytes) -> bool:
     try:
         value = msgspec.json.decode(first)
     except (msgspec.DecodeError, RecursionError):
+        if _OBJECTS.match(start) and len(first) >= len(start.rstrip()):
+            return True  # an array on one line, which is broken or goes on in the next block
         # `{` or `[` alone, or a value that goes on in the next line; JSON lines have whole values.
         return len(first) < len(start.rstrip()) and not _lines_follow(start)
     return isinstance(value, list) and bool(value) and isinstance(value[0], dict)

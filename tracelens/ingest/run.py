@@ -363,6 +363,7 @@ class _Tally:
         self.surfaces: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
         self.examples: list[str] = []
+        self.faults: list[tuple[str, str]] = []
         self.rejects = 0
         self.unrecognised = 0
         self.bytes = 0
@@ -379,6 +380,7 @@ class _Tally:
         if "generic" not in one.held and any(s.startswith("generic.") for s in one.entry["surfaces"]):
             self.unheld.add("generic")
         self.reasons.update(one.reasons)
+        self.faults += [(one.name, what) for what in one.faults]
         self.examples += [f"{one.name}:{line}: {why}" for line, why in one.first_rejects][
             : max(0, EXAMPLES - len(self.examples))
         ]
@@ -409,5 +411,5 @@ class _Tally:
             {k: v for k, v in sorted(self.surfaces.items()) if v}, dict(self.reasons.most_common()), tuple(self.notes),
             tuple(self.examples), self.bytes, seconds, tuple(self.remarks),
             {engine: held for engine, held in self.held.items() if engine not in self.unheld}, tuple(self.copies),
-            request_ids,
+            request_ids, tuple(self.faults),
         )  # fmt: skip

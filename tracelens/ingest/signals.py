@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tracelens.engines.base import Engine, JsonRecord, MetricsReader, Parsed, Reject, Span, SpanReader, TraceReader
+from tracelens.ingest.guard import guarded
 from tracelens.sources import chrome_trace, exposition, metric_json, spans
 
 if TYPE_CHECKING:
@@ -62,11 +63,13 @@ def unfold(
         if metric_json.holds(record.value):
             samples.append(record)
         elif spans.holds(record.value):
-            found += spans.of_record(record, rejects)
+            with guarded("spans", rejects, record.line):
+                found += spans.of_record(record, rejects)
         else:
             rest.append(record)
     if samples:
-        _offer_samples(metric_json.samples(samples, _prefixes(engines), rejects), engines, parsed)
+        with guarded("metrics", rejects, samples[0].line):
+            _offer_samples(metric_json.samples(samples, _prefixes(engines), rejects), engines, parsed)
     if found:
         _offer_spans(found, engines, parsed)
     return rest
@@ -77,8 +80,10 @@ def _exposition(source: Source) -> int | None:
     for block in source.stream.blocks(source.pieces):
         if source.progress is not None:
             source.progress(len(block.data))
-        _offer_samples(scrapes.feed(block), source.engines, source.parsed)
-    _offer_samples(scrapes.finish(), source.engines, source.parsed)
+        with guarded("metrics", source.rejects, block.line):
+            _offer_samples(scrapes.feed(block), source.engines, source.parsed)
+    with guarded("metrics", source.rejects):
+        _offer_samples(scrapes.finish(), source.engines, source.parsed)
     source.rejects.extend(scrapes.problems)
     return None
 
@@ -86,7 +91,8 @@ def _exposition(source: Source) -> int | None:
 def _series(source: Source) -> int | None:
     series = metric_json.Series(_prefixes(source.engines))
     for piece in _counted(source):
-        _offer_samples(series.feed(piece), source.engines, source.parsed)
+        with guarded("metrics", source.rejects):
+            _offer_samples(series.feed(piece), source.engines, source.parsed)
     series.finish()
     source.stream.end()
     source.rejects.extend(series.problems)
@@ -97,22 +103,36 @@ def _trace(source: Source) -> int | None:
     readers = [(e.name, e) for e in source.engines if isinstance(e, TraceReader)]
     marks = list(dict.fromkeys(mark for _, e in readers for mark in e.trace_marks))
     launchers = [mark for _, e in readers for mark in e.launch_marks]
-    trace = chrome_trace.read(_counted(source), marks, launchers)
+    trace: chrome_trace.Trace | None = None
+    with guarded("trace", source.rejects):
+        trace = chrome_trace.read(_counted(source), marks, launchers)
+    _drain(source)
     source.stream.end()
+    if trace is None:
+        return None
     source.rejects.extend(trace.problems)
     if trace.cut is not None and not source.stream.problems:  # a broken stream has said so itself
         source.rejects.append(trace.cut)
     about = replace(trace.about, file=source.stream.source.name)
     for name, reader in readers:
-        source.parsed[name].merge(reader.trace(trace.events, about))
+        with guarded(name, source.rejects):
+            source.parsed[name].merge(reader.trace(trace.events, about))
     return trace.count
 
 
 def _protobuf(source: Source) -> int | None:
-    for found in spans.of_protobuf(_counted(source), source.rejects):
-        _offer_spans(found, source.engines, source.parsed)
+    with guarded("spans", source.rejects):
+        for found in spans.of_protobuf(_counted(source), source.rejects):
+            _offer_spans(found, source.engines, source.parsed)
+    _drain(source)
     source.stream.end()
     return None
+
+
+def _drain(source: Source) -> None:
+    """Read to the end what a fault has left: the digest is of the whole source."""
+    for _ in source.pieces:
+        pass
 
 
 def _counted(source: Source) -> Iterator[bytes]:
@@ -136,10 +156,12 @@ def _offer_samples(frame: pl.DataFrame, engines: Sequence[Engine], parsed: dict[
             begins = [pl.col("name").str.starts_with(prefix) for prefix in engine.metric_prefixes]
             own = frame.filter(pl.any_horizontal(begins))
             if own.height:
-                parsed[engine.name].merge(engine.metrics(own))
+                with guarded(engine.name, parsed[engine.name].rejects, own["line"][0]):
+                    parsed[engine.name].merge(engine.metrics(own))
 
 
 def _offer_spans(found: Sequence[Span], engines: Sequence[Engine], parsed: dict[str, Parsed]) -> None:
     for engine in engines:
         if isinstance(engine, SpanReader):
-            parsed[engine.name].merge(engine.spans(found))
+            with guarded(engine.name, parsed[engine.name].rejects, found[0].line if found else 0):
+                parsed[engine.name].merge(engine.spans(found))

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 from tracelens import __version__, logs
 from tracelens.engines.base import Context, Engine, Parsed, Reject, Tables
 from tracelens.ingest import fast, hunt
+from tracelens.ingest.guard import faults, guarded
 from tracelens.ingest.holdings import held_by
 from tracelens.ingest.labels import Labels
 from tracelens.ingest.options import IngestOptions, Staged
 from tracelens.ingest.read import Reading, read, read_lines
 from tracelens.ingest.redact import Redaction
-from tracelens.ingest.rows import Naming, finish, run_rows_of
+from tracelens.ingest.rows import Finished, Naming, finish, run_rows_of
 from tracelens.ingest.sift import BadLine, offsets, relevant, sift
 from tracelens.lake.parquet import write_table
 from tracelens.lake.schema import DAY_OF, FACTS, SCHEMA_VERSION, TABLES, table
@@ -272,12 +273,17 @@ def _write(
         rejects += parsed.rejects
         for surface, parts in parsed.frames.items():
             surfaces[surface] += sum(p.height for p in parts)
-        tables = engine.assemble(parsed.frames, context) if parsed.frames else Tables()
+        tables = Tables()
+        with guarded(engine.name, rejects):
+            if parsed.frames:
+                tables = engine.assemble(parsed.frames, context)
         if written is not None and engine.name == "generic":
             _add_witnesses(tables, written)
         elif not parsed.frames:
             continue
-        made = finish(engine.name, tables, naming, job.columns, labels, job.redaction)
+        made = Finished({}, [], [])
+        with guarded(engine.name, rejects):
+            made = finish(engine.name, tables, naming, job.columns, labels, job.redaction)
         if written is None or engine.name != "generic":
             rounds, windows, requests = map(made.tables.get, FACTS)
             out.held[engine.name] = held_by(Tables(rounds, windows, requests))
@@ -300,6 +306,7 @@ def _write(
 def _write_rejects(source_id: str, rejects: list[Reject], place: Callable[[str], Path], out: Staged) -> int:
     rejects.sort(key=lambda r: r.line)
     out.reasons = Counter(r.reason for r in rejects)
+    out.faults = faults(rejects)
     out.first_rejects = [(r.line, r.reason) for r in rejects[:3]]
     return write_table("rejects", _reject_rows(source_id, rejects), place, source_id) if rejects else 0
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from tracelens.errors import InputError
+from tracelens.errors import InputError, StoppedError
 from tracelens.ingest.budget import Budget, Wait
 from tracelens.ingest.options import IngestOptions, Summary
 from tracelens.ingest.run import Progress, adoptable_runs, ingest, is_json_log
@@ -44,7 +44,7 @@ _NO_NEWS = ("already in the lake", "the beginning of", "empty")
 Adopted = Mapping[str, Mapping[str, str]]
 
 
-class _DroppedError(Exception):
+class _DroppedError(StoppedError):
     """A reading had not come to its commit when it was too late for it."""
 
 
@@ -285,6 +285,7 @@ class Watcher:
                 notes += self._rewrites.told(self.lake)
             sources += summary.sources
             notes += [n for n in summary.notes if not n[1].startswith(_NO_NEWS)] + list(summary.remarks)
+            notes += [(name, f"a part could not be read: {what}") for name, what in summary.faults]
             for one in group:
                 if not one.has_moved():
                     self._done(one)

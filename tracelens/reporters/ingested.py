@@ -37,6 +37,7 @@ def write_json(summary: Summary, gaps: Sequence[Missing], out: TextIO) -> None:
         "missing": [dataclasses.asdict(g) for g in gaps],
         "reject_reasons": dict(summary.reasons),
         "notes": [{"source": name, "note": note} for name, note in (*summary.notes, *summary.remarks)],
+        "faults": [{"source": name, "fault": what} for name, what in summary.faults],
         "copies": [{"source": name, "note": note} for name, note in summary.copies],
         "request_ids": summary.request_ids,
     }
@@ -61,6 +62,8 @@ def write_text(summary: Summary, gaps: Sequence[Missing], lake: Path, out: TextI
             out.write(f"  {n:>8,} x {visible(reason)}\n")
         for example in summary.examples[:3]:
             out.write(f"           e.g. {visible(example)}\n")
+    for name, what in summary.faults[:10]:
+        out.write(f"a part of {visible(name)} could not be read: {visible(what)}\n")
     if summary.unrecognised and summary.surfaces:
         out.write(f"{summary.unrecognised:,} other lines hold no record of an engine.\n")
     for name, remark in summary.remarks[:10]:

@@ -26,6 +26,8 @@ CUT = "the trace ends early: it was cut, and what stood behind this event is los
 _CHUNK = 1 << 20
 # A longer event is none; its bytes are held until its end is seen.
 _LONGEST = 4 << 20
+# What is kept of the middle of such an event: enough to see that another one begins.
+_OVERLAP = 4096
 # Keys before and behind the events, each side.
 _MOST_KEYS = 16 << 20
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -163,6 +165,7 @@ class _Reader:
         self._unnamed = self._salvaged = 0
         self._work: Work | None = None
         self._state = "head"
+        self._lost = False  # inside an event that was refused
         self._head, self._tail = b"", b""
         self._bare = False
         self._carry = b""
@@ -196,6 +199,11 @@ class _Reader:
     def _events(self, data: bytes) -> None:
         """Take the whole events of `data`, which begins at `_offset`, and carry the rest."""
         while True:
+            if self._lost:
+                data = self._resumed(data)
+            if self._lost:
+                self._carry = data
+                return
             found = scan(data)
             self._take(data, found)
             if found.closed is not None:
@@ -290,7 +298,20 @@ class _Reader:
         for begin, end in pairwise(begins[1:]):
             self._number += 1
             self._one(data[begin:end], self._number, self._offset + begin)
-        return begins[-1] if len(begins) > 1 else len(data)
+        # Without a further beginning all that follows is of this event, which is counted, until one comes.
+        self._lost = len(begins) == 1
+        return max(rest + 1, len(data) - _OVERLAP) if self._lost else begins[-1]
+
+    def _resumed(self, data: bytes) -> bytes:
+        """What stands behind an event whose end was not seen, from the last beginning on: those before are taken."""
+        begins = self._begins(data, 0)
+        for begin, end in pairwise(begins):
+            self._number += 1
+            self._one(data[begin:end], self._number, self._offset + begin)
+        self._lost = not begins
+        keep = begins[-1] if begins else max(0, len(data) - _OVERLAP)
+        self._offset += keep
+        return data[keep:]
 
     def finish(self) -> Trace:
         """What was found, once the source has ended."""
@@ -306,6 +327,9 @@ class _Reader:
 
     def _last(self) -> Reject | None:
         """Events behind a broken one that had swallowed them, and whether the last one is whole."""
+        if self._lost:
+            whole = self._carry.rstrip().endswith((b"]", b"}"))
+            return None if whole else Reject(self._number, CUT, None, self._offset)
         while self._begins(self._carry, 0):
             data = self._carry
             rest = self._salvage(data, 0, "broken event")

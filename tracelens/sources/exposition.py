@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 _LABELS = r'\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\}'
-_NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|(?i:inf(?:inity)?|nan))"
+_NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|(?i:inf(?:inity)?|nan))"
 # Name and labels (of which one may be missing, not both), value, own stamp; an exemplar of OpenMetrics may follow.
 _SAMPLE = (
     rf"^(?:({_NAME})(?:[ \t]*{_LABELS}[ \t]*|[ \t]+)|{_LABELS}[ \t]*)({_NUMBER})"
@@ -31,6 +31,8 @@ _SAMPLE = (
 _PARTS = {"1": "name", "2": "labels", "3": "all_labels", "4": "value", "5": "stamp"}
 _NAME_LABEL = r'__name__[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"'
 _BROKEN = "broken sample: no name, labels and number"
+_TIMELESS = "broken sample: its stamp is no time"
+_STAMP = r"^-?[0-9]{1,19}(?:\.[0-9]*)?$"
 
 # Of the first lines; more is no surer.
 _LOOKED_AT = 400
@@ -135,25 +137,35 @@ class Scrapes:
         parts = _named(parts)
         bad = parts.filter(pl.col("name").is_null())["line"].to_list()
         if bad:
-            self._broken(bad, block)
+            self._broken(bad, block, _BROKEN)
+        # 1.79e+09 is a number to OpenMetrics, and no stamp to us before it is written out.
         stamp = pl.col("stamp")
-        return parts.filter(pl.col("name").is_not_null() & ~pl.col("name").str.ends_with("_bucket")).select(
-            "line",
-            scrape=pl.lit(None, pl.Int64),
-            # 1.79e+09 is a number to OpenMetrics, and no stamp to us before it is written out.
-            stamp=pl.when(stamp.str.contains("[eE]"))
-            .then(stamp.cast(pl.Float64, strict=False).round(3).cast(pl.Decimal(19, 3), strict=False).cast(pl.String))
-            .otherwise(stamp),
-            stream=pl.lit(None, pl.String),
-            name="name",
-            labels=pl.col("labels").fill_null(""),
-            value=pl.col("value").str.strip_prefix("+").cast(pl.Float64, strict=False),
+        written = stamp.cast(pl.Float64, strict=False).round(3).cast(pl.Decimal(19, 3), strict=False).cast(pl.String)
+        parts = parts.with_columns(own=pl.when(stamp.str.contains("[eE]")).then(written).otherwise(stamp))
+        # Without its time it would be taken for a sample of a scrape, which all stand before the ones with a time.
+        untimed = stamp.is_not_null() & ~pl.col("own").str.contains(_STAMP)
+        lost = pl.col("name").is_not_null() & untimed.fill_null(stamp.is_not_null())
+        timeless = parts.filter(lost)["line"].to_list()
+        if timeless:
+            self._broken(timeless, block, _TIMELESS)
+        return (
+            parts.filter(~lost)
+            .filter(pl.col("name").is_not_null() & ~pl.col("name").str.ends_with("_bucket"))
+            .select(
+                "line",
+                scrape=pl.lit(None, pl.Int64),
+                stamp="own",
+                stream=pl.lit(None, pl.String),
+                name="name",
+                labels=pl.col("labels").fill_null(""),
+                value=pl.col("value").str.strip_prefix("+").cast(pl.Float64, strict=False),
+            )
         )
 
-    def _broken(self, bad: Sequence[int], block: Block) -> None:
+    def _broken(self, bad: Sequence[int], block: Block, why: str) -> None:
         ends = [0, *(m.end() for m in re.finditer(b"\n", block.data))]
         for line in bad:
-            self.problems.append(Reject(line, _BROKEN, None, block.offset + ends[line - block.line]))
+            self.problems.append(Reject(line, why, None, block.offset + ends[line - block.line]))
 
     def _numbered(self, samples: pl.DataFrame, breaks: Sequence[int]) -> pl.DataFrame:
         """Samples with the number of their scrape."""

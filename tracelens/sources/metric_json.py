@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, AnyStr
 
 from tracelens.engines.base import JsonRecord, Reject
+from tracelens.engines.units import meaning, real
 
 if TYPE_CHECKING:
     import polars as pl
@@ -25,12 +26,15 @@ if TYPE_CHECKING:
 KEYS: Sequence[bytes] = (b'"__name__"', b'"resultType"', b'"endpoint_url"')
 
 _NAMELESS = "a query result without the metric's name (rate, sum and other functions drop it): query the metric itself"
+_NO_NUMBER = "broken sample: its value is too large for a number"
+_UNTOLD = "broken series: its type or its endpoint is no text"
 _BROKEN = "broken series: no list of stamps and numbers"
 _DOCUMENT = re.compile(rb'\s*\{\s*"status"\s*:\s*"success"\s*,.{0,4096}?"result"\s*:\s*\[', re.S)
 _SERIES = re.compile(rb'\s*(?:\[\s*)?\{\s*"metric"\s*:\s*\{[^}]{0,4096}"__name__"', re.S)
 # A file of series is cut at its series, wherever its lines end.
 _NAMED = re.compile(rb'"__name__"\s*:\s*"([^"\\]*)"')
 _BEGINS = b'{"metric":'
+_LABELS = re.compile(rb'\s*+\{(?:[^"}]++|"(?:[^"\\]++|\\.)*+")*+\}', re.S)
 _ENDS = b"]}"
 _LONGEST = 64 << 20
 _LONGEST_LABELS = 1 << 14
@@ -66,7 +70,7 @@ def samples(records: Sequence[JsonRecord], prefixes: Sequence[str], rejects: lis
         elif "timestamp_ns" in value:
             _scrape(value, record, taken, rejects)
         else:
-            _growth(value, record, taken)
+            _growth(value, record, taken, rejects)
     return taken.frame()
 
 
@@ -102,8 +106,8 @@ class Series:
         at = 0
         while True:
             begin = data.find(_BEGINS, at)
-            end = data.find(_ENDS, begin + len(_BEGINS)) + len(_ENDS) if begin >= 0 else 0
-            if begin < 0 or end < len(_ENDS):
+            end = _end(data, begin) if begin >= 0 else 0
+            if not end:
                 break
             self._take(data[begin:end], data.count(b"\n", at, begin), self._offset + begin, taken)
             self._line += data.count(b"\n", begin, end)
@@ -138,6 +142,19 @@ class Series:
             self.problems.append(Reject(self._line, _BROKEN, None, offset))
             return
         _series(value, self._line, offset, taken, self.problems)
+
+
+def _end(data: bytes, begin: int) -> int:
+    """Where the series that begins here ends, at the latest where the next one begins; 0 if behind the data."""
+    at = begin + len(_BEGINS)
+    following = data.find(_BEGINS, at)
+    limit = len(data) if following < 0 else following
+    # What is in the quotes of a label may read like an end; behind the labels are numbers.
+    labels = _LABELS.match(data, at, limit)
+    if labels is None and following < 0 and data[at : at + _LONGEST_LABELS].lstrip()[:1] == b"{":
+        return 0
+    end = data.find(_ENDS, at if labels is None else labels.end(), limit)
+    return end + len(_ENDS) if end >= 0 else max(following, 0)
 
 
 @dataclass(slots=True)
@@ -208,11 +225,13 @@ def _points(value: Mapping[str, Any]) -> tuple[list[str], list[float | None]]:
     """Stamps (text) and numbers of a series.
 
     Raises:
-        TypeError, ValueError, OverflowError: the lists are none, or hold something else.
+        TypeError, ValueError, OverflowError: the lists are missing or none, or hold something else.
     """
     if "timestamps" in value:
         # VictoriaMetrics writes what is no number as null, and infinities as text.
-        stamps, values = value["timestamps"], value["values"]
+        stamps, values = value["timestamps"], value.get("values")
+        if values is None:
+            raise TypeError
         if len(stamps) != len(values):
             raise ValueError
         return [str(int(s)) for s in stamps], [None if v is None else float(v) for v in values]
@@ -240,12 +259,14 @@ def _scrape(value: Mapping[str, Any], record: JsonRecord, taken: _Taken, rejects
             labels = labels_text(sample.get("labels"))
             parts = ((name, "value"), (f"{name}_sum", "sum"), (f"{name}_count", "count"))
             for full, key in parts:
-                number = sample.get(key)
-                if isinstance(number, (int, float)) and not isinstance(number, bool):
-                    taken.add(record.line, _text(stream), full, labels, [str(stamp)], [float(number)])
+                number = real(sample.get(key))
+                if number is not None:
+                    taken.add(record.line, _text(stream), full, labels, [str(stamp)], [number])
+                elif type(sample.get(key)) is int:
+                    rejects.append(Reject(record.line, _NO_NUMBER, None, record.offset))
 
 
-def _growth(value: Mapping[str, Any], record: JsonRecord, taken: _Taken) -> None:
+def _growth(value: Mapping[str, Any], record: JsonRecord, taken: _Taken, rejects: list[Reject]) -> None:
     """AIPerf's summary: how much each counter grew from the first to the last scrape, as 0 there and the sum here."""
     endpoints = _summary_of(value) or {}
     for name, metric in value["metrics"].items():
@@ -254,16 +275,23 @@ def _growth(value: Mapping[str, Any], record: JsonRecord, taken: _Taken) -> None
         found = metric.get("series")
         for one in found if isinstance(found, list) else ():
             stats = one.get("stats") if isinstance(one, dict) else None
-            about = endpoints.get(one.get("endpoint_url")) if isinstance(stats, dict) else None
-            if not isinstance(about, dict) or not isinstance(stats, dict):
+            if not isinstance(stats, dict):
+                continue
+            if not isinstance(one.get("endpoint_url", ""), str) or not isinstance(metric.get("type", ""), str):
+                rejects.append(Reject(record.line, _UNTOLD, None, record.offset))
+                continue
+            about = meaning(endpoints, one.get("endpoint_url"))
+            if not isinstance(about, dict):
                 continue
             stamps = [str(about[k]) for k in ("first_update_ns", "last_update_ns") if isinstance(about.get(k), int)]
-            for key, tail in _GROWTH.get(metric.get("type", ""), ()):
-                number = stats.get(key)
-                if len(stamps) == 2 and isinstance(number, (int, float)):
+            for key, tail in meaning(_GROWTH, metric.get("type")) or ():
+                number = real(stats.get(key))
+                if number is None and type(stats.get(key)) is int:
+                    rejects.append(Reject(record.line, _NO_NUMBER, None, record.offset))
+                if len(stamps) == 2 and number is not None:
                     labels = labels_text(one.get("labels"))
                     stream = _text(one.get("endpoint_url"))
-                    taken.add(record.line, stream, name + tail, labels, stamps, [0.0, float(number)])
+                    taken.add(record.line, stream, name + tail, labels, stamps, [0.0, number])
 
 
 def _summary_of(value: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -19,7 +19,7 @@ _IDENTITIES = (
     ("instance", "service_name", "service", "app", "job"),
     ("host", "hostname", "filename"),
 )
-_LABEL = re.compile(r'([A-Za-z_][\w.]*)="((?:[^"\\]|\\.)*)"')
+_LABEL = re.compile(r'(?<![\w.])([A-Za-z_][\w.]*+)="((?:[^"\\]|\\.)*+)"')
 
 
 class Inner(NamedTuple):

@@ -56,9 +56,10 @@ def parse(frame: pl.DataFrame) -> Parsed:
 def assemble(samples: pl.DataFrame, context: Context) -> Tables:
     """Windows between consecutive scrapes of each server; the first one runs from the counters' own start."""
     tables = Tables()
-    rows = counters.scrapes(samples, _LAYOUT, context.resolve)
+    rows = counters.scrapes(samples, _LAYOUT, context.resolve, METRICS, tables.rejects)
     if not rows.height:
         return tables
+    tables.rejects += counters.unpaired(rows, ("drafted", "accepted"), METRICS)
     columns = scraped.places(rows, _POSITION)
     groups = [Group(("drafted", "accepted"), ("rounds", *columns)), Group(("generated",)), Group(("prompt",))]
     rows = scraped.grown(_filled(rows, columns), (*_COUNTS, *columns), groups, METRICS, tables.rejects)
@@ -75,7 +76,9 @@ def _filled(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
     if not columns:
         return rows
     whole = (pl.sum_horizontal(columns) == pl.col("accepted")).fill_null(False)
-    return rows.with_columns(pl.when(whole).then(pl.col(c).fill_null(0)).otherwise(c).alias(c) for c in columns)
+    rows = rows.with_columns(_adds_up=whole)  # once, not in the expression of each position
+    filled = [pl.when("_adds_up").then(pl.col(c).fill_null(0)).otherwise(c).alias(c) for c in columns]
+    return rows.with_columns(filled).drop("_adds_up")
 
 
 def _windows(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:

@@ -132,7 +132,7 @@ def _request(timings: Mapping[str, Any], outer: Sequence[Mapping[str, Any]]) -> 
         # Both are left out where nothing was drafted: that is not told from a server without speculation.
         "emitted": after_first(output) if drafted is not None else None,
         "counts_basis": "logged" if drafted is not None else None,
-        "finish_reason": _text(reason),
+        "finish_reason": units.finish_reason(reason),
         "id": _text(_first("id", str, outer)),
         # A chunk of a stream says `stop: false`, or has deltas and no reason yet.
         "closes": reason not in (None, "none") or (_first("stop", bool, outer) is not False and not deltas),

@@ -14,7 +14,7 @@ import polars as pl
 
 from tracelens.engines.base import JsonRecord
 from tracelens.engines.rtp_llm.aux_info import accepted_of, plain_counts, times_of, tokens_of
-from tracelens.engines.units import BrokenError, finite, text, whole
+from tracelens.engines.units import BrokenError, finish_reason, finite, text, whole
 
 ACCESS = "rtp.access"
 QUERY = "rtp.query"
@@ -90,7 +90,7 @@ def surface_of(value: Mapping[str, Any]) -> str | None:
 def _is_chunk(value: Mapping[str, Any]) -> bool:
     """A piece of a stream that is not its last: its counters are those of the moment."""
     if value.get("object") == "chat.completion.chunk":
-        return _finish_reason(value) is None
+        return _ended(value) is None
     return value.get("finished") is False
 
 
@@ -165,7 +165,7 @@ def _answer(answer: Mapping[str, Any], aux: Any, failed: bool = False) -> Row:
     # What a failed request leaves (input_len, output_len, ...) is partial: no figure of its rounds holds.
     row |= {} if failed else _counts(figures, row)
     row["error"] = failed
-    row["finish_reason"] = "error" if failed else _finish_reason(answer)
+    row["finish_reason"] = "error" if failed else finish_reason(_ended(answer))
     return row
 
 
@@ -198,7 +198,7 @@ def _dash(value: Mapping[str, Any]) -> Row:
     row["ts_first_token"] = _epoch(value.get("first_token_ts_epoch_ms"))
     row["ts_end"] = _epoch(value.get("finished_ts_epoch_ms")) or _epoch(value.get("ts_epoch_ms"))
     row["inner"] = value["ts"] if isinstance(value.get("ts"), str) else None
-    row["finish_reason"] = "error" if failed else label_of(value.get("finish_reason"))
+    row["finish_reason"] = "error" if failed else finish_reason(value.get("finish_reason"))
     return row
 
 
@@ -258,7 +258,8 @@ def model_of(value: Any) -> str | None:
     return word.rstrip("/").rsplit("/", 1)[-1] or None if word and word.startswith("/") else word
 
 
-def _finish_reason(answer: Mapping[str, Any]) -> str | None:
+def _ended(answer: Mapping[str, Any]) -> str | None:
+    """Why an answer ended, in whatever words; None where it has not."""
     choices = answer.get("choices")
     if isinstance(choices, list) and choices and isinstance(choices[0], dict):
         return label_of(choices[0].get("finish_reason"))

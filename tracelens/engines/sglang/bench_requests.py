@@ -22,7 +22,7 @@ def request_frame(result: Mapping[str, Any], line: int, offset: int, rejects: li
     """
     lists = {name: result[key] for name, key in _LISTS if isinstance(result.get(key), list)}
     gaps = result.get("itls")
-    if len(lists) < 2 or not isinstance(gaps, list):
+    if "output_tokens" not in lists or len(lists) < 2 or not isinstance(gaps, list):
         return pl.DataFrame()
     size = len(lists["output_tokens"])
     if len(gaps) != size or any(len(values) != size for values in lists.values()):

@@ -131,7 +131,7 @@ def _grown(
     samples: pl.DataFrame, layout: Layout, surface: str, context: Context, tables: Tables
 ) -> pl.DataFrame:  # fmt: skip
     """Rows of one kind of process with the growth of its counters; those that cannot be counters are refused."""
-    rows = counters.scrapes(samples, layout, context.resolve)
+    rows = counters.scrapes(samples, layout, context.resolve, surface, tables.rejects)
     columns = list(dict.fromkeys(column for name, column in layout.columns.items() if name.endswith("_total")))
     for column in (c for c in columns if not c.startswith("t.")):
         wrong = ~counters.is_count(column)

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 import polars as pl
 
 from tracelens.engines.base import Context, Parsed, Reject, Span, Surface, Tables
 from tracelens.engines.sglang.runs import leaf_of
+from tracelens.engines.units import finish_reason, integer, real
 
 REQUEST, STAGE = "sglang.otel_request", "sglang.otel_spans"
 SURFACES: tuple[Surface, ...] = (
@@ -41,6 +42,7 @@ SURFACES: tuple[Surface, ...] = (
 )
 _STAGES = ("spec_draft", "spec_verify", "spec_draft_extend", "decode_loop")
 _MODULE = "sglang::"
+_WORDS = re.compile(r"\w+")
 _ROOT = re.compile(r"\bReq \S")
 _REAL = {
     "ttft": "gen_ai.latency.time_to_first_token",
@@ -81,8 +83,8 @@ def _row(span: Span) -> dict[str, Any] | None:
         "start_ns": span.start_ns, "end_ns": span.end_ns,
     }  # fmt: skip
     if span.name in _STAGES:
-        told = next((has[k] for k in ("num_correct_drafts", "accepted_tokens") if _is_whole(has.get(k))), None)
-        return {**at, "kind": span.name, "accepted": told}
+        told = (integer(has.get(k)) for k in ("num_correct_drafts", "accepted_tokens"))
+        return {**at, "kind": span.name, "accepted": next((n for n in told if n is not None), None)}
     if span.name == "decode_forward":
         return {**at, "kind": "inner"}
     if "thread_label" in has:
@@ -92,24 +94,25 @@ def _row(span: Span) -> dict[str, Any] | None:
         and str(has.get("module", _MODULE)).startswith(_MODULE)
         and _ROOT.search(span.name)
     ):
-        reason = has.get("gen_ai.response.finish_reasons")
-        word = re.search(r"[a-z_]{2,32}", reason) if isinstance(reason, str) else None
         rid = has.get("gen_ai.request.id") or has["rid"]
         return {
             **at, "kind": "root", "rid": rid if isinstance(rid, str) else None,
-            "model": _text(has, "gen_ai.response.model"), "finish_reason": word.group() if word else None,
+            "model": _text(has, "gen_ai.response.model"),
+            "finish_reason": _reason(has.get("gen_ai.response.finish_reasons")),
             **{k: _real(has.get(name)) for k, name in _REAL.items()},
         }  # fmt: skip
     return None
 
 
-def _is_whole(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _rank(has: Mapping[str, Any], name: str) -> int | None:
-    value = has.get(name)
-    return value if _is_whole(value) and 0 <= value < 1_000_000 else None
+    return integer(has.get(name), 0, 999_999)
+
+
+def _reason(reasons: Any) -> str | None:
+    """The first of some reasons, as the text of a list (`["length"]`) or as a list."""
+    words = _WORDS.findall(reasons[:200]) if isinstance(reasons, str) else reasons
+    known = [finish_reason(word) for word in words] if isinstance(words, list) else []
+    return known[0] if known and None not in known else None
 
 
 def _text(has: Mapping[str, Any], name: str) -> str | None:
@@ -121,12 +124,8 @@ def _real(value: Any) -> float | None:
     """A figure; NaN where something else stands in its place."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return float("nan")
-    try:
-        return float(value)
-    except OverflowError:
-        return float("inf")
+    number = real(value)
+    return float("nan") if number is None else number
 
 
 def assemble(frames: Mapping[str, pl.DataFrame], context: Context) -> Tables:

@@ -12,9 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 
 # From 0.5.10 the line has no stamp of its own.
-_HEAD = re.compile(r"""[^'"`{]*?(?:\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)[^\]'"{]*\]\s*)?\bFinish: obj=\w+\(""")
+_BEGINS = re.compile(r"\bFinish: obj=\w{1,64}\(")
+_STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d++)?+)[^\[\]]*+\]\s*+\Z")
+_QUOTED = re.compile(r"['\"`{]")
 _META = "'meta_info': {"
-_STRING = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
+# None begins at a quote that is escaped: of what is open to the end of the line, no place is looked at twice.
+_STRING = re.compile(r"""(?<!\\)(?:'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+")""")
 _WORD = re.compile(r"'[\w.:/-]{1,80}'")
 _NUMBER = r"-?\d{1,18}(?:\.\d{1,20})?(?:[eE][+-]?\d{1,3})?"
 _PAIR = re.compile(rf"'(\w{{1,64}})': (?:({_NUMBER})(?=[,}}])|'([^']*)'|\[([\d, ]{{0,20000}})\])")
@@ -24,10 +27,11 @@ _FINISH = re.compile(r"'finish_reason': \{'type': '(\w{1,32})'")
 
 def finished(content: str) -> Mapping[str, Any] | None:
     """The line as the object that the JSON form would hold, or None when it is no such line."""
-    head = _HEAD.match(content)
+    begins = _BEGINS.search(content)
     at = content.rfind(_META)
-    if head is None or at < 0:
+    if begins is None or at < 0 or _QUOTED.search(content, 0, begins.start()):
         return None
+    stamp = _STAMP.search(content[: begins.start()])
     meta = _plain(content[at + len(_META) - 1 :])
     asked: dict[str, Any] = {}
     # Once only: a prompt that quotes it makes the settings doubtful, and a record is good without them.
@@ -40,7 +44,7 @@ def finished(content: str) -> Mapping[str, Any] | None:
         values["finish_reason"] = reason.group(1)
     return {
         "event": "request.finished",
-        "timestamp": head.group(1),
+        "timestamp": stamp and stamp[1],
         "obj": {"sampling_params": asked},
         "out": {"meta_info": values},
     }

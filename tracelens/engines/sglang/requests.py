@@ -15,7 +15,7 @@ import polars as pl
 
 from tracelens.engines.base import JsonRecord, Parsed, Reject
 from tracelens.engines.sglang import repr_text
-from tracelens.engines.units import BrokenError, counts, finite, text, whole
+from tracelens.engines.units import BrokenError, counts, finish_reason, finite, text, whole
 
 LOG, EXPORT, RESPONSE = "sglang.request_log", "sglang.export", "sglang.response"
 # `meta_info` without quotes: the text form prints it in single ones, and one needle serves both.
@@ -33,7 +33,9 @@ _WRAPPERS = (
 )  # fmt: skip
 _EPOCH = (1e9, 1e10)
 _MOST = 2**40  # tokens of a request; times a depth they still fit 64 bits
-_LOGGED = r"""^[^'"`{]*?(?:\[(?P<inner>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)[^\]'"{]*\]\s*)?[^'"`{]*$"""
+# What stands before the object of a log line is the logger's own, and no text of a request: nothing in it is quoted.
+_QUOTED = re.compile(r"['\"`]")
+_STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d++)?+)[^\[\]]*+\]")
 
 SCHEMA: dict[str, Any] = {
     "line": pl.Int64, "offset": pl.Int64, "stamp": pl.String, "inner": pl.String, "stream": pl.String,
@@ -79,8 +81,7 @@ def _decoded(content: str) -> Mapping[str, Any] | None:
     finished = repr_text.finished(content)
     if finished is not None:
         return finished
-    prefix = re.match(_LOGGED, head)
-    if not brace or prefix is None:
+    if not brace or _QUOTED.search(head):
         return None
     try:
         value = msgspec.json.decode(content[len(head) :])
@@ -90,7 +91,8 @@ def _decoded(content: str) -> Mapping[str, Any] | None:
         return None
     if not isinstance(value, dict):
         return None
-    return {"timestamp": prefix["inner"], **value}
+    stamp = _STAMP.search(head)
+    return {"timestamp": stamp and stamp[1], **value}
 
 
 def _rows(entries: Iterator[tuple[JsonRecord, Mapping[str, Any]]]) -> Parsed:
@@ -249,9 +251,8 @@ def _setting(source: Mapping[str, Any], name: str, high: float) -> float | None:
 
 def _reason(value: Any) -> dict[str, Any]:
     kind = value.get("type") if isinstance(value, dict) else value
-    if not isinstance(kind, str) or not re.fullmatch(r"[a-z_]{1,32}", kind):
-        return {}
-    return {"finish_reason": kind, "error": kind == "abort"}
+    word = finish_reason(kind)
+    return {} if word is None else {"finish_reason": word, "error": word == "abort"}
 
 
 def _task(headers: Any, asked: Mapping[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ import polars as pl
 
 # A Python repr: `key='value'` of ServerArgs(...), or `'key': 'value'` of the dictionary that later releases print. A
 # string that is no value of a key that matters is passed over whole: it may hold anything, keys among them.
-_STRING = r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\""""
+_STRING = r"""(?<!\\)(?:'((?:[^'\\]|\\.)*+)'|"((?:[^"\\]|\\.)*+)")"""
 _ARGUMENT = re.compile(
     rf"""(?:'(\w{{1,64}})':\ |\b(\w{{1,64}})=)(?:(-?\d{{1,18}})(?![\d.])|(None)\b|(?:{_STRING}))|(?:{_STRING})"""
 )

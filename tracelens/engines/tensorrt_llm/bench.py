@@ -33,7 +33,7 @@ import polars as pl
 from tracelens.engines import rows
 from tracelens.engines.base import Context, JsonRecord, Reject, Surface, Tables
 from tracelens.engines.tensorrt_llm.methods import drafts_always, short
-from tracelens.engines.units import INT32_MAX, BrokenError, finite, text, whole
+from tracelens.engines.units import INT32_MAX, BrokenError, finite, nearest, text, whole
 from tracelens.engines.vllm.startup import leaf
 
 REPORT, REQUEST = "trtllm.bench_report", "trtllm.bench_request"
@@ -209,15 +209,16 @@ def _counts(decoding: Object, n: int, made: int | None) -> tuple[dict[str, Any],
         return out, None
     iterations = made - finite(mean, "num_accepted_draft_tokens") * n
     k = finite(most, "num_draft_tokens") * n / iterations if iterations > 0 else 0.0
-    if abs(iterations - round(iterations)) > 1e-3 or abs(k - round(k)) > _EPS * max(k, 1) or not 1 <= k < 2**31:
+    steps, length = nearest(iterations, "num_accepted_draft_tokens"), nearest(k, "num_draft_tokens")
+    if abs(iterations - steps) > 1e-3 or abs(k - length) > _EPS * max(k, 1) or not 1 <= k < 2**31:
         raise BrokenError("the averages of drafted and accepted tokens do not fit the output tokens")
     least = accepted.get("minimum")
     passes = 2 if least is not None and finite(least, "minimum") == -1 else 1
-    rounds = round(iterations) - passes * n
+    rounds = steps - passes * n
     gained = made - n - rounds
-    if not 0 <= gained <= rounds * round(k):
+    if not 0 <= gained <= rounds * length:
         raise BrokenError("0 <= accepted <= drafted does not hold")
-    out |= {"rounds": rounds, "accepted": gained, "drafted": rounds * round(k), "num_speculative_tokens": round(k)}
+    out |= {"rounds": rounds, "accepted": gained, "drafted": rounds * length, "num_speculative_tokens": length}
     return out, None
 
 

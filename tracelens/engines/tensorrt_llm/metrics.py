@@ -77,7 +77,8 @@ def parse(frame: pl.DataFrame) -> Parsed:
 def assemble(samples: pl.DataFrame, context: Context) -> Tables:
     """Windows between consecutive scrapes of each server; the first one runs from the counters' own start."""
     tables = Tables()
-    rows = counters.scrapes(samples.filter(pl.col("name") != _CONFIG), _LAYOUT, context.resolve)
+    counted = samples.filter(pl.col("name") != _CONFIG)
+    rows = counters.scrapes(counted, _LAYOUT, context.resolve, METRICS, tables.rejects)
     if not rows.height:
         return tables
     rows, drafted, accepted = _positions(rows)

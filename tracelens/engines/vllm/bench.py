@@ -24,7 +24,7 @@ import polars as pl
 
 from tracelens.engines import bench_means
 from tracelens.engines.base import Context, JsonRecord, Parsed, Reject, Surface, Tables
-from tracelens.engines.units import INT32_MAX, BrokenError, finite, whole
+from tracelens.engines.units import INT32_MAX, BrokenError, finite, nearest, whole
 from tracelens.engines.vllm.bench_told import server
 from tracelens.engines.vllm.cells import micros, numbers
 from tracelens.engines.vllm.startup import leaf
@@ -262,7 +262,7 @@ def _positions(rates: Any, rounds: int) -> list[int] | None:
     if not isinstance(rates, list):
         raise BrokenError(f"{name}: wrong type")
     counts = [finite(rate, name) * rounds for rate in rates]
-    out = [round(count) for count in counts]
+    out = [nearest(count, name) for count in counts]
     if any(abs(count - n) > _EPS * max(1, rounds) for count, n in zip(counts, out, strict=True)):
         raise BrokenError(f"{name}: no share of the drafts")
     if any(not 0 <= after <= before for before, after in zip([rounds, *out], out, strict=False)):
@@ -340,7 +340,7 @@ def _without_placeholders(frame: pl.DataFrame, line: int) -> pl.DataFrame:
 def _latencies(ttfts: list[Any], gaps: list[Any]) -> list[Any]:
     try:
         return [ttft + sum(each) for ttft, each in zip(ttfts, gaps, strict=False)]
-    except TypeError:
+    except (TypeError, OverflowError):
         return []  # of another length: refused
 
 
@@ -352,7 +352,7 @@ def _round_time(result: Object, requests: pl.DataFrame, rounds: int | None) -> d
     try:
         sizes = [len(each) for each in gaps]
         seconds = sum(sum(each) for each in gaps)
-    except TypeError:
+    except (TypeError, OverflowError):
         return {}
     known = requests.filter(~pl.col("error"))
     by_token = known.height == len(sizes) and (known["output_tokens"] - 1).to_list() == sizes

@@ -110,9 +110,10 @@ def parse(frame: pl.DataFrame) -> Parsed:
 def assemble(frames: Mapping[str, pl.DataFrame], context: Context) -> Tables:
     """Windows between consecutive scrapes of each engine; the first one runs from the counter's own start."""
     tables = Tables()
-    rows = counters.scrapes(frames[METRICS], _LAYOUT, context.resolve)
+    rows = counters.scrapes(frames[METRICS], _LAYOUT, context.resolve, METRICS, tables.rejects)
     if not rows.height:
         return tables
+    tables.rejects += counters.unpaired(rows, ("drafted", "accepted"), METRICS)
     places = sorted((c for c in rows.columns if c.startswith(f"{_POSITION}.")), key=lambda c: int(c.split(".")[1]))
     rows = _whole_counts(_v1_only(rows, places, tables), places, tables)
     rows = _sound_positions(rows, places, tables)
@@ -158,12 +159,11 @@ def _v1_only(rows: pl.DataFrame, places: Sequence[str], tables: Tables) -> pl.Da
 
 def _whole_counts(rows: pl.DataFrame, places: Sequence[str], tables: Tables) -> pl.DataFrame:
     """Rows without figures that no counter has (an average over time, a rate), one reject a process and metric."""
-    for column in (*_COUNTS, *places):
+    for column in counters.uncounted(rows, (*_COUNTS, *places)):
         wrong = ~counters.is_count(column)
         lines = rows.filter(wrong).group_by("key", maintain_order=True).agg(pl.col("line").first())["line"]
         tables.rejects += [Reject(line, _NO_COUNT, METRICS) for line in lines]
-        if len(lines):
-            rows = rows.with_columns(pl.when(~wrong).then(column).alias(column))
+        rows = rows.with_columns(pl.when(~wrong).then(column).alias(column))
     # V1 named the gap between outputs so until 0.11; where both are exported they are the same.
     named = pl.col("gaps").is_not_null()
     out = pl.col("generated") - pl.col("firsts")

@@ -15,7 +15,7 @@ import msgspec
 import polars as pl
 
 from tracelens.engines.base import Context, JsonRecord, Parsed, Reject, emitted_by_round
-from tracelens.engines.units import INT32_MAX
+from tracelens.engines.units import INT32_MAX, finish_reason
 from tracelens.engines.vllm.startup import leaf
 
 KEYS: tuple[bytes, ...] = (b'"speculative_decoding"', b'"generation_time_ms"', b'"num_spec_steps"')
@@ -251,7 +251,7 @@ def _finish(body: Object, outer: tuple[Object, ...]) -> str | None:
     choices = body.get("choices")
     places = [c for c in choices if isinstance(c, Mapping)] if isinstance(choices, list) else []
     reason = _first("finish_reason", str, *places, body, *outer)
-    return reason[:32] if isinstance(reason, str) else None
+    return finish_reason(reason)
 
 
 def _when(places: Sequence[Any]) -> dict[str, Any]:

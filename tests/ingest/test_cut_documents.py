@@ -1,0 +1,46 @@
+"""A JSON document that is cut off or broken anywhere is told, however its writer set white space."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ingest_logs import response, run
+
+SPAN = {
+    "traceId": "a" * 32, "spanId": "b" * 16, "name": "llm_request", "startTimeUnixNano": "1", "endTimeUnixNano": "2",
+    "attributes": [{"key": "gen_ai.usage.completion_tokens", "value": {"intValue": "9"}}],
+}  # fmt: skip
+DOCUMENTS: dict[str, list[Any]] = {
+    "responses": [response("a"), response("b"), response("c")],
+    "spans": [{"resourceSpans": [{"resource": {}, "scopeSpans": [{"spans": [SPAN]}]}]}] * 3,
+}
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("kind", DOCUMENTS)
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.999])
+def test_a_cut_array_is_told(kind: str, indent: int | None, share: float, tmp_path: Path) -> None:
+    text = json.dumps(DOCUMENTS[kind], indent=indent)
+    (tmp_path / "x.json").write_text(text[: int(len(text) * share)], encoding="utf-8")
+    assert run(tmp_path / "lake", tmp_path / "x.json").rejects >= 1
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("token", ["nan", "<x>", "", "1 2", "'x'", "\x01"])
+def test_a_broken_token_is_told(indent: int | None, token: str, tmp_path: Path) -> None:
+    text = json.dumps([{**response("a"), "note": "@"}, response("b")], indent=indent).replace('"@"', token)
+    (tmp_path / "x.json").write_text(text, encoding="utf-8")
+    assert run(tmp_path / "lake", tmp_path / "x.json").rejects >= 1
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_what_python_writes_for_no_number_is_nothing(indent: int | None, number: float, tmp_path: Path) -> None:
+    text = json.dumps([{**response("a"), "note": number}, {**response("b"), "notes": [number, 1.0]}], indent=indent)
+    (tmp_path / "x.json").write_text(text, encoding="utf-8")
+    summary = run(tmp_path / "lake", tmp_path / "x.json")
+    assert summary.rejects == 0
+    assert summary.rows["requests"] == 2
