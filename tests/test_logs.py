@@ -96,3 +96,12 @@ def test_ingest_tells_its_work_on_stderr(tmp_path: Path) -> None:
     assert (one["rows_rounds"], one["rejects"], one["lines"]) == ("20", "1", "21")
     assert shlex.split(lines[0])[0].startswith("time=")
     assert [t["records"] for t in told if t["event"] == "records refused"] == ["1", "1"]
+
+
+@pytest.mark.usefixtures("_as_before")
+def test_a_later_command_without_it_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.to_stderr(logging.INFO)
+    logs.info(logging.getLogger("tracelens.a"), "told")
+    logs.off()
+    logs.info(logging.getLogger("tracelens.a"), "not told")
+    assert capsys.readouterr().err.count("\n") == 1

@@ -54,14 +54,25 @@ def _value(value: Any) -> str:
 
 
 def to_stderr(level: int) -> None:
-    """Send events of a level and above to stderr; twice is once."""
+    """Send events of a level and above to what stderr is now, until `off` or another call."""
+    off()
     logger = logging.getLogger(ROOT)
-    if not any(isinstance(h.formatter, Formatter) for h in logger.handlers):
-        handler = logging.StreamHandler()
-        handler.setFormatter(Formatter())
-        logger.addHandler(handler)
+    handler = logging.StreamHandler()
+    handler.setFormatter(Formatter())
+    logger.addHandler(handler)
     logger.setLevel(level)
     logger.propagate = False
+
+
+def off() -> None:
+    """Tell nothing more on stderr: a command without `-v` that runs in the process of one with it is silent."""
+    logger = logging.getLogger(ROOT)
+    ours = [h for h in logger.handlers if isinstance(h.formatter, Formatter)]
+    for handler in ours:
+        logger.removeHandler(handler)
+    if ours:
+        logger.setLevel(logging.NOTSET)
+        logger.propagate = True
 
 
 def level() -> int | None:

@@ -162,7 +162,9 @@ def with_common(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _log(*, verbose: bool, debug: bool) -> None:
-    if verbose or debug:
-        from tracelens import logs
+    from tracelens import logs
 
+    if verbose or debug:
         logs.to_stderr(logging.DEBUG if debug else logging.INFO)
+    else:
+        logs.off()
