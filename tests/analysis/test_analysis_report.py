@@ -287,7 +287,7 @@ def test_every_null_figure_is_named_with_the_switch_of_its_engine(tmp_path: Path
     from tracelens.analysis.coverage import NEEDS
 
     assert {n for n in NEEDS if found.total.figures[n] is None} == set(missing)
-    assert "canonical JSON lines" in missing["rho"].switch_on
+    assert "TRACELENS_RECORD" in missing["rho"].switch_on
     assert "draft" in missing["rho"].because
     assert "per-request-spec-decode-metrics" in missing["n_eff"].switch_on
     assert "--baseline" in missing["baseline_ms"].switch_on

@@ -91,14 +91,21 @@ def test_two_surfaces_of_a_request_become_one_row(tmp_path: Path) -> None:
     assert (one["conflicting"], found[1]["conflicting"]) == (["output_tokens"], [])
 
 
-def test_steps_are_of_the_surface_that_times_the_phases(tmp_path: Path) -> None:
-    profiled = {"surface": "vllm.trace", "steps": 1, "draft_us": 40, "target_us": 50, "step_us": 100}
+@pytest.mark.parametrize(("surface", "steps"), [("vllm.stage_line", "vllm.stage_line"),
+                                                ("vllm.trace", "vllm.iteration_line")])  # fmt: skip
+def test_steps_are_of_the_surface_that_times_the_phases_unless_a_profiler_did(
+    tmp_path: Path, surface: str, steps: str
+) -> None:
+    phased = {"surface": surface, "steps": 1, "draft_us": 40, "target_us": 50, "step_us": 100}
     plain = [{"surface": "vllm.iteration_line", "steps": 1, "step_us": 60}] * 5
-    con = bare(write_lake(tmp_path, windows=[profiled, *plain]))
+    con = bare(write_lake(tmp_path, windows=[phased, *plain]))
     assert rows(con, "select distinct drafts_from, targets_from, steps_from from grain_choice") == [
-        dict.fromkeys(("drafts_from", "targets_from", "steps_from"), "window vllm.trace")
+        dict.fromkeys(("drafts_from", "targets_from"), f"window {surface}") | {"steps_from": f"window {steps}"}
     ]
-    assert rows(con, "select sum(step_us) as step_us from facts") == [{"step_us": 100}]
+    lasted = 100 if steps == surface else 300
+    assert rows(con, "select sum(draft_us) as draft_us, sum(step_us) as step_us from facts") == [
+        {"draft_us": 40, "step_us": lasted}
+    ]
 
 
 def test_an_id_used_twice_stays_two_requests(tmp_path: Path) -> None:
