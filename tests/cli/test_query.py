@@ -169,3 +169,41 @@ def test_schema_lists_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["schema", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [t["name"] for t in told["tables"]] == list(TABLES)
+
+
+@pytest.mark.parametrize("fmt", ["json", "parquet"])
+@pytest.mark.parametrize(
+    ("text", "limit", "words"),
+    [
+        ("SELECT sum(a.i * b.i) FROM range(3000000) a(i), range(3000000) b(i)", ("--time-limit", "0.3"), "after 0.3 s"),
+        ("SELECT i, repeat('x', 50) FROM range(1000000000000) t(i) ORDER BY hash(i)", ("--memory-limit", "60MB"),
+         "--memory-limit"),
+    ],
+)  # fmt: skip
+def test_a_question_has_limits(
+    text: str, limit: tuple[str, str], words: str, fmt: str, lake: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Whoever types a question that never ends gets the machine back, and no half of an answer."""
+    out = tmp_path / f"x.{fmt}"
+    assert run(["query", text, "--lake", str(lake), "--format", fmt, "-o", str(out), *limit]) == 3
+    assert words in capsys.readouterr().err
+    assert not out.exists()
+    assert run(["query", "SELECT 1 AS a", "--lake", str(lake), *limit]) == 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [(("--time-limit", "-1"), "--time-limit"), (("--time-limit", "nan"), "--time-limit"),
+     (("--time-limit", "inf"), "--time-limit"), (("--memory-limit", "lots"), "--memory-limit"),
+     (("--memory-limit", "1GB'; drop"), "--memory-limit")],
+)  # fmt: skip
+def test_limits_that_are_none(
+    limit: tuple[str, str], words: str, lake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["query", "SELECT 1", "--lake", str(lake), *limit]) == 3
+    assert words in capsys.readouterr().err
+
+
+def test_without_a_limit(lake: Path) -> None:
+    assert run(["query", "SELECT 1", "--lake", str(lake), "--time-limit", "0"]) == 0

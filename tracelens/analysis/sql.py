@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
+#: A question may take so long, where nobody says otherwise.
+SECONDS = 600.0
 _CHUNK = 10_000
 _BATCH = 122_880  # a row group of Parquet, as in the lake
 # Types of DuckDB that become other bytes or nothing at all in Arrow.
@@ -67,29 +71,78 @@ def sql_of(what: str) -> str:
     raise InputError(f'no query is named {text!r}: {hint}named queries: {", ".join(names)}; or write SQL: "FROM facts"')
 
 
-def ask(lake: Path, sql: str) -> tuple[list[str], Iterator[Sequence[Any]]]:
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one question may take: seconds until its last row (None: no end), and memory as DuckDB writes it (4GB)."""
+
+    seconds: float | None = SECONDS
+    memory: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.seconds is not None and not 0 < self.seconds <= threading.TIMEOUT_MAX:
+            raise InputError(f"--time-limit is a number of seconds above 0, not {self.seconds:g}; 0 is no limit")
+        if self.memory is not None and not re.fullmatch(r"[1-9][0-9]{0,8} ?(KB|MB|GB|TB|KiB|MiB|GiB|TiB)", self.memory):
+            raise InputError(f"--memory-limit is a size such as 4GB or 512MiB, not {self.memory!r}")
+
+
+DEFAULT = Limits()
+
+
+def ask(lake: Path, sql: str, limits: Limits = DEFAULT) -> tuple[list[str], Iterator[Sequence[Any]]]:
     """Run one reading statement on the lake; returns its column names and its rows, read as they are asked for.
 
     Raises:
-        InputError: no lake, no or several statements, a statement that writes, or SQL that DuckDB refuses.
+        InputError: no lake, no or several statements, a statement that writes, SQL that DuckDB refuses, or a question
+            that takes more than its limits (also while the rows are read).
     """
     import duckdb
 
     from tracelens.lake.connection import connect
 
     con = connect(lake, keep=True)
+    timer = _limit(con, limits)
     try:
         steady(con)
         cursor = con.execute(_statement(con, sql))
         names = [str(column[0]) for column in cursor.description or ()]
         first = cursor.fetchmany(_CHUNK)
     except duckdb.Error as error:
-        raise _refused(error, con) from error
-    return names, _rows(con, first)
+        timer.cancel()
+        raise _refused(error, con, limits) from error
+    except BaseException:
+        timer.cancel()
+        raise
+    return names, _rows(con, first, timer, limits)
+
+
+def _limit(con: duckdb.DuckDBPyConnection, limits: Limits) -> threading.Timer:
+    """Set the memory, and begin the time; the timer is to be cancelled."""
+    if limits.memory is not None:
+        con.execute("set memory_limit = $1", [limits.memory])
+    timer = threading.Timer(limits.seconds or 0, con.interrupt)
+    timer.daemon = True
+    if limits.seconds is not None:
+        timer.start()
+    return timer
+
+
+def _reason(error: Exception, limits: Limits) -> str | None:
+    """What was too much; None where it is another error."""
+    import duckdb
+
+    if isinstance(error, duckdb.InterruptException):
+        return (
+            f"stopped after {limits.seconds:g} s: narrow the question (--time-limit allows more; 0 has no end)"
+            if limits.seconds is not None
+            else "stopped"
+        )
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return f"SQL: {error}\nnarrow the question, or allow more by --memory-limit"
+    return None
 
 
 @contextmanager
-def read(lake: Path, sql: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+def read(lake: Path, sql: str, limits: Limits = DEFAULT) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     """Run one reading statement on the lake; gives its Arrow schema and its batches, read as they are asked for.
 
     Raises:
@@ -100,6 +153,7 @@ def read(lake: Path, sql: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBa
     from tracelens.lake.connection import connect
 
     con = connect(lake, keep=True)
+    timer = _limit(con, limits)
     try:
         steady(con)
         relation = con.sql(_statement(con, sql))
@@ -107,8 +161,9 @@ def read(lake: Path, sql: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBa
         reader = relation.to_arrow_reader(_BATCH)
         yield reader.schema, _batches(reader)
     except duckdb.Error as error:
-        raise _refused(error, con) from error
+        raise _refused(error, con, limits) from error
     finally:
+        timer.cancel()
         con.close()
 
 
@@ -147,21 +202,27 @@ def _check_types(relation: duckdb.DuckDBPyRelation) -> None:
             raise InputError(f"SQL: column {name} is a {odd}, which Parquet and Arrow do not have: cast it to VARCHAR")
 
 
-def _rows(con: Any, first: list[Any]) -> Iterator[Sequence[Any]]:
+def _rows(con: Any, first: list[Any], timer: threading.Timer, limits: Limits) -> Iterator[Sequence[Any]]:
     import duckdb
 
     chunk = first
-    while chunk:
-        yield from chunk
-        try:
-            chunk = con.fetchmany(_CHUNK)
-        except duckdb.Error as error:
-            raise InputError(f"SQL: {error}") from error
+    try:
+        while chunk:
+            yield from chunk
+            try:
+                chunk = con.fetchmany(_CHUNK)
+            except duckdb.Error as error:
+                raise InputError(_reason(error, limits) or f"SQL: {error}") from error
+    finally:
+        timer.cancel()
 
 
-def _refused(error: Exception, con: Any) -> InputError:
+def _refused(error: Exception, con: Any, limits: Limits) -> InputError:
     import duckdb
 
+    too_much = _reason(error, limits)
+    if too_much is not None:
+        return InputError(too_much)
     try:
         views = [row[0] for row in con.execute("select view_name from duckdb_views() where not internal").fetchall()]
     except duckdb.Error:

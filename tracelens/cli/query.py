@@ -19,6 +19,12 @@ def query(
     fmt: opt.Format = None,
     as_json: opt.Json = False,
     output: opt.Output = None,
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", metavar="SECONDS", help="Stop after so long; 0: never.")
+    ] = sql.SECONDS,
+    memory_limit: Annotated[
+        str | None, typer.Option("--memory-limit", metavar="SIZE", help="Memory of the query, such as 4GB.")
+    ] = None,
 ) -> None:
     """Answer a named query, or SQL over the views of the lake.
 
@@ -27,15 +33,16 @@ def query(
     """
     from tracelens.reporters import check, rows
 
+    limits = sql.Limits(time_limit or None, memory_limit)
     chosen = opt.chosen_format(fmt, as_json, output)
     check(chosen)
     if what is not None and chosen == "parquet":
         from tracelens.reporters import parquet_
 
         text = sql.sql_of(what)
-        with sql.read(lake, text) as (schema, batches), opened(output) as out:
+        with sql.read(lake, text, limits) as (schema, batches), opened(output) as out:
             parquet_.write_rows(schema, batches, text, out)
         return
-    names, values = sql.listed() if what is None else sql.ask(lake, sql.sql_of(what))
+    names, values = sql.listed() if what is None else sql.ask(lake, sql.sql_of(what), limits)
     with opened(output) as out:
         rows.render(names, values, chosen, out)
