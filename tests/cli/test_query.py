@@ -176,7 +176,7 @@ def test_schema_lists_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
     ("text", "limit", "words"),
     [
         ("SELECT sum(a.i * b.i) FROM range(3000000) a(i), range(3000000) b(i)", ("--time-limit", "0.3"), "after 0.3 s"),
-        ("SELECT i, repeat('x', 50) FROM range(1000000000000) t(i) ORDER BY hash(i)", ("--memory-limit", "60MB"),
+        ("SELECT len(list(i)) FROM range(1000000000000) t(i)", ("--memory-limit", "60MB"),
          "--memory-limit"),
     ],
 )  # fmt: skip
