@@ -102,10 +102,10 @@ def _rows(path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
-            there = set(file.schema_arrow.names)
-            absent = [c for c in columns if c in _LATER and c not in there]
-            found: list[dict[str, Any]] = file.read(columns=[c for c in columns if c not in absent]).to_pylist()
+        there = set(pq.read_schema(path).names)
+        absent = [c for c in columns if c in _LATER and c not in there]
+        wanted = [c for c in columns if c not in absent]
+        found: list[dict[str, Any]] = pq.read_table(path, columns=wanted, partitioning=None).to_pylist()
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, KeyError) as error:
