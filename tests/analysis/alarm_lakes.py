@@ -2,58 +2,31 @@
 
 from __future__ import annotations
 
-import atexit
 import datetime as dt
-import functools
-import re
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
-from lakes import write_lake
 
 from tracelens.analysis.alarms import collect
 from tracelens.analysis.report import ReportOptions, report
 from tracelens.analysis.results import Stratum, Warning
 from tracelens.analysis.selection import Selection, define_strata, keep, keep_small_tables
-from tracelens.lake.connection import connect, keep_copies
-from tracelens.resources import room
+from tracelens.lake.connection import connect, define_grouping
 
 DAY = dt.datetime(2026, 11, 1, 10)
 ALL = ReportOptions(by=())
 Rows = list[dict[str, Any]]
 
 
-_VIEW = re.compile(r"create or replace view (\w+)")
-# Binding all views takes a second: one connection serves all lakes. What a question replaces is made anew.
-_REPLACED = ("copied_lines", "held", "superseded", "run_traits", "request_traits", "facts", "strata", "unit_sums")
-
-
-@functools.cache
-def _connection() -> tuple[duckdb.DuckDBPyConnection, list[str]]:
-    folder = Path(tempfile.mkdtemp())
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    con = connect(write_lake(folder / "lake"), lock=False)
-    for name, kind in (("baseline_run", "varchar"), ("baseline_ms", "double")):
-        con.execute(f"set variable {name} = null::{kind}")
-    text = (room("queries") / "views.sql").read_text(encoding="utf-8")
-    made = {m[1]: s.query for s in duckdb.extract_statements(text) if (m := _VIEW.search(s.query))}
-    return con, [made[name] for name in _REPLACED]
-
-
 def said(lake: Path, figures: Mapping[str, Any] | None = None) -> dict[str, Warning]:
     """Alarms by code, over the whole lake; `figures` are those of the total."""
-    con, views = _connection()
-    con.execute("set variable lake = $1", [str(lake)])
-    con.execute("reset variable lake_files")  # the files of the lake that the connection was opened on
-    for view in views:
-        con.execute(view)
-    keep_copies(con)
+    con = connect(lake, grouped=False, keep=True)
+    for name, kind in (("baseline_run", "varchar"), ("baseline_ms", "double")):
+        con.execute(f"set variable {name} = null::{kind}")
     keep_small_tables(con)
+    define_grouping(con)
     defined = define_strata(con, Selection(()))
     keep(con, "unit_sums")
     con.execute("create or replace temp table chosen_runs as select distinct run_id from unit_sums")
@@ -99,6 +72,6 @@ def timed_requests(n: int = 40, **columns: Any) -> Rows:
     """Requests with counts, decode time and TPOT, one a second."""
     return [
         {"request_id": f"cmpl-{i:05}", "surface": "vllm.response", "ts_end": DAY + dt.timedelta(seconds=i),
-         "prompt_tokens": 100, "output_tokens": 60 + i, "rounds": 25, "drafted": 100, "accepted": 34 + i,
+         "prompt_tokens": 100, "output_tokens": 60 + i, "rounds": 100, "drafted": 400, "accepted": 34 + i,
          "decode_us": 700_000 + 13 * i, "tpot_us": 11_000.0, "tpot_basis": "derived", **columns} for i in range(n)
     ]  # fmt: skip

@@ -25,7 +25,7 @@ _GROUPING = "-- ----------------------------------------------------------------
 # takes ten times as long as reading it.
 _OF_LAKE = (
     "logged_rounds", "logged_windows", "logged_requests", "runs", "rejects", "sources", "impossible",
-    "copied_lines", "requests_joined", "held", "grain_choice", "superseded", "run_traits", "request_traits", "facts",
+    "requests_joined", "held", "grain_choice", "superseded", "run_traits", "request_traits", "facts",
 )  # fmt: skip
 _VIEW = re.compile(r"^create or replace view (\w+) as", re.MULTILINE)
 #: Lakes up to this size are read once and kept as tables, bytes.
@@ -94,7 +94,7 @@ def _define_tables(
     _check_version(con, lake)
     if not keep or not _is_tiny(path for paths in files.values() for path in paths):
         con.execute(_views()[0])
-        keep_copies(con)
+        _keep_copies(con)
         return
     con.execute("set threads = 1")  # sums come out the same to the last digit, and nothing here is worth a second one
     for statement in con.extract_statements(_views()[0]):
@@ -125,18 +125,17 @@ def kept(con: duckdb.DuckDBPyConnection) -> set[str]:
     return {name.removeprefix("kept_") for (name,) in found}
 
 
-def keep_copies(con: duckdb.DuckDBPyConnection) -> None:
-    """Look once which lines are copies: no query then opens the ledger for them, nor joins where there are none."""
-    import duckdb
+def _keep_copies(con: duckdb.DuckDBPyConnection) -> None:
+    """Take the join with copied lines out of every plan where there are none.
 
-    try:
-        con.execute("create or replace table kept_copied_lines as from copied_lines")
-        found = con.execute("select exists(from kept_copied_lines)").fetchone()
-    except duckdb.Error:  # a broken ledger: whoever asks for rows is told
-        return
-    # The optimizer takes an anti join with what is empty by its definition out of a plan; with an empty table, not.
-    which = "" if found and found[0] else " where false"
-    con.execute(f"create or replace view copied_lines as from kept_copied_lines{which}")
+    The optimizer does that with what is empty by its definition; with an empty table it does not.
+    """
+    found = con.execute("select exists(from copied_lines)").fetchone()
+    if found and not found[0]:
+        con.execute("drop table copied_lines")
+        con.execute(
+            "create view copied_lines as select null::varchar as source_id, null::bigint as source_line where false"
+        )
 
 
 def _check_version(con: duckdb.DuckDBPyConnection, lake: Path) -> None:
