@@ -8,6 +8,7 @@ import logging
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from typing import Any
 import pytest
 
 from tracelens.lake.schema import table
-from tracelens.recorders import DeviceClock, Recorder
+from tracelens.recorders import DeviceClock, Recorder, writer
 from tracelens.recorders.columns import COLUMNS, leaf
 from tracelens.recorders.settings import from_environment
 
@@ -128,7 +129,7 @@ def test_a_full_queue_drops_and_counts(tmp_path: Path, caplog: pytest.LogCapture
     assert recorder.dropped == 15
     with caplog.at_level(logging.WARNING):
         recorder.close()
-    assert "15 steps were dropped" in caplog.text
+    assert "15 steps or requests were dropped" in caplog.text
     assert len(rounds_of(tmp_path)) == 10
     assert lines_of(tmp_path)[-1] == {"record": "recorder", "dropped": 15, "lost": 0}
 
@@ -145,6 +146,39 @@ def test_files_rotate_by_size_and_each_can_be_read_alone(tmp_path: Path) -> None
         assert first["record"] == "run"
         assert first["run_id"] == "r"
         assert rest
+
+
+def test_what_is_missing_is_noted_in_each_file_and_each_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(tmp_path, queue=2, rotate_mb=0.001, flush_s=30)
+
+    def notes() -> list[tuple[int, int]]:
+        return [(n["dropped"], n["lost"]) for n in lines_of(tmp_path) if n["record"] == "recorder"]
+
+    def four_steps() -> None:
+        for _ in range(4):
+            a_step(recorder, 1)
+        recorder.flush()
+
+    four_steps()
+    assert notes() == [(2, 0)]  # nobody has closed anything
+    four_steps()
+    assert notes() == [(2, 0)]
+    monkeypatch.setattr(writer, "_NOTE_S", 0.0)
+    four_steps()
+    assert notes() == [(2, 0), (6, 0)]
+    monkeypatch.setattr(writer, "_NOTE_S", 1e9)
+    for _ in range(8):
+        a_step(recorder, 1)
+        recorder.flush()
+    assert len({path.name for path in tmp_path.glob("*.jsonl")}) > 2
+    for path in tmp_path.glob("*.jsonl"):
+        assert '"record":"recorder"' in path.read_text()
+    recorder.close()
+
+    from tracelens.ingest.options import IngestOptions
+    from tracelens.ingest.run import ingest
+
+    assert ingest([str(tmp_path)], tmp_path / "lake", IngestOptions(jobs=1)).rejects == 0
 
 
 def test_files_rotate_by_time(tmp_path: Path) -> None:
@@ -200,9 +234,73 @@ def test_a_full_disk_loses_lines_and_goes_on(
     recorder.files._retry_at = 0.0
     a_step(recorder, 2)
     recorder.close()
-    torn, whole = sorted(tmp_path.glob("*.jsonl"))
-    assert not torn.read_text().endswith("\n") or len(torn.read_text().splitlines()) == 1
-    assert len([json.loads(line) for line in whole.read_text().splitlines()]) == 3
+    # A file that got nothing but its head and a torn line is taken away again.
+    (whole,) = tmp_path.glob("*.jsonl")
+    assert len([json.loads(line) for line in whole.read_text().splitlines()]) == 3 + 1
+    assert lines_of(tmp_path)[-1] == {"record": "recorder", "dropped": 0, "lost": 1}
+
+
+def test_of_a_half_written_batch_the_missing_lines_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, left = os.write, [900]
+
+    def write(fd: int, data: bytes) -> int:
+        if left[0] == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = real(fd, data[: left[0]])
+        left[0] -= written
+        return written
+
+    recorder = Recorder(tmp_path, flush_s=30)
+    a_step(recorder, 9)
+    monkeypatch.setattr(os, "write", write)
+    recorder.flush()
+    (path,) = tmp_path.glob("*.jsonl")
+    _, *whole = path.read_text().split("\n")[:-1]
+    assert 0 < len(whole) < 9
+    assert recorder.lost == 9 - len(whole)
+    left[0] = 10**6
+    recorder.close()
+
+
+def test_a_full_disk_never_costs_the_records_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(tmp_path, flush_s=30, keep=3)
+    for _ in range(2):
+        a_step(recorder, 1)
+        recorder.flush()
+        recorder.files.close()
+    real = os.write
+
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    for _ in range(20):
+        recorder.files._retry_at = 0.0
+        a_step(recorder, 2)
+        recorder.flush()
+    assert len(list(tmp_path.glob("*.jsonl"))) == len(recorder.files.paths) == 2
+    assert recorder.lost == 40
+    monkeypatch.setattr(os, "write", real)
+    recorder.files._retry_at = 0.0
+    a_step(recorder, 1)
+    recorder.close()
+    assert len(rounds_of(tmp_path)) == 3
+    assert sorted(path.stem[-4:] for path in tmp_path.glob("*.jsonl")) == ["0000", "0001", "0002"]
+
+
+def test_a_folder_that_is_removed_is_told_and_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "records"
+    recorder = Recorder(folder, flush_s=30)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            a_step(recorder, 1)
+            recorder.flush()
+            assert len(rounds_of(folder)) == 1
+            shutil.rmtree(folder)
+        a_step(recorder, 1)
+        recorder.close()
+    assert len(rounds_of(folder)) == 1
+    assert caplog.text.count("was removed") == 1
 
 
 def test_a_record_that_cannot_be_made_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -210,7 +308,8 @@ def test_a_record_that_cannot_be_made_is_left_out(tmp_path: Path, caplog: pytest
         recorder.request("a", output_tokens=object())
         recorder.request("b", output_tokens=3)
     assert "could not be made" in caplog.text
-    assert [line["request_id"] for line in lines_of(tmp_path)[1:]] == ["b"]
+    assert [line.get("request_id") for line in lines_of(tmp_path)[1:]] == ["b", None]
+    assert recorder.lost == 1
 
 
 class Event:
@@ -364,7 +463,7 @@ def test_an_ended_process_has_written_all(tmp_path: Path) -> None:
 def test_nothing_heavy_is_imported() -> None:
     code = """
         import sys
-        from tracelens.recorders import DeviceClock, Recorder
+        from tracelens.recorders import DeviceClock, Recorder, writer
         import tracelens.recorders.vllm.hooks, tracelens.recorders.vllm.stats
         heavy = {"polars", "duckdb", "pyarrow", "numpy", "torch", "vllm", "msgspec", "typer"} & set(sys.modules)
         assert not heavy, heavy

@@ -180,7 +180,7 @@ class StepBook:
     def timed(self, times: Times) -> None:
         """Times that came with a reply, of this step or of earlier ones."""
         self.has_times = True
-        self.writer.put(partial(self._take_times, times))
+        self.writer.put(partial(self._take_times, times), 0)
 
     def step(self, number: int, began: int, now: int, seen: Seen, requests: int) -> OpenStep:
         """A step to add rows to, and to be `ended`."""
