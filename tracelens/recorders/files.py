@@ -107,7 +107,7 @@ class RotatingFile:
             if os.fstat(self._fd).st_nlink > 0:
                 return
             self.close()
-            if self._path in self.paths:
+            if self._path is not None and self._path in self.paths:
                 self.paths.remove(self._path)
             if not self._has_told_removed:
                 self._has_told_removed = True
