@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tracelens.lake.schema import table
-from tracelens.recorders import DeviceClock, Recorder, writer
+from tracelens.recorders import DeviceClock, Recorder, Settings, patterns, writer
 from tracelens.recorders.columns import COLUMNS, leaf
 from tracelens.recorders.settings import from_environment
 
@@ -463,7 +463,7 @@ def test_an_ended_process_has_written_all(tmp_path: Path) -> None:
 def test_nothing_heavy_is_imported() -> None:
     code = """
         import sys
-        from tracelens.recorders import DeviceClock, Recorder, writer
+        from tracelens.recorders import DeviceClock, Recorder, Settings, patterns, writer
         import tracelens.recorders.vllm.hooks, tracelens.recorders.vllm.stats
         heavy = {"polars", "duckdb", "pyarrow", "numpy", "torch", "vllm", "msgspec", "typer"} & set(sys.modules)
         assert not heavy, heavy
@@ -496,6 +496,64 @@ def test_settings_of_the_environment(caplog: pytest.LogCaptureFixture) -> None:
     assert settings is not None
     assert (settings.sample, settings.task, settings.queue) == (1.0, None, 8192)
     assert caplog.text.count("is not used") == 3
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"rotate_mb": float("inf")}, {"rotate_mb": 1e-9}, {"rotate_s": float("inf")}, {"rotate_s": float("nan")},
+        {"flush_s": float("inf")}, {"flush_s": float("nan")}, {"queue": 0}, {"keep": -1}, {"sample": float("nan")},
+    ],
+)  # fmt: skip
+def test_settings_out_of_range_are_refused(given: dict[str, float], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=next(iter(given))):
+        Recorder(tmp_path, **given)
+    name, value = next(iter(given.items()))
+    if name != "flush_s":
+        settings = from_environment({"TRACELENS_RECORD": "/r", f"TRACELENS_RECORD_{name.upper()}": str(value)})
+        assert settings == Settings(Path("/r"))
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"(a+)+$",
+        r"(?:a|aa)+(b)",
+        r"(a)\1",
+        r"((a*)*)*x",
+        r"(?:[a-z]+-)*(x)",
+        r"a*a*a*a*a*(b)",
+        r"(a|b|ab)*c",
+        "(a{9}",
+        "a",
+    ],
+)
+def test_a_pattern_that_an_id_could_make_slow_is_refused(pattern: str, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ValueError, match="task"):
+        Settings(Path("r"), task=pattern)
+    with caplog.at_level(logging.WARNING):
+        settings = from_environment({"TRACELENS_RECORD": "/r", "TRACELENS_RECORD_TASK": pattern})
+    assert settings is not None
+    assert settings.task is None
+    assert len(caplog.records) == 1
+    assert "TRACELENS_RECORD_TASK is not used" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("pattern", "request_id", "task"),
+    [
+        (r"^(?:chatcmpl|cmpl)-([a-z]+)-", "chatcmpl-code-4711", "code"),
+        (r"^(?:chatcmpl-|cmpl-)?([a-z]{2,8})(?:-\d+)?$", "chat-12", "chat"),
+        (r".*-.*-(\w+)$", "a-b-c", "c"),
+        (r"-([a-z]+)$", "x" * 64 + "-code", None),
+        (r"a*?a*?a*?(x)", "a" * 5000, None),
+        (r"(?:a|b)(?:a|b)[^x]*[^x]*(x)", "ab" * 5000, None),
+    ],
+)
+def test_a_pattern_looks_at_64_characters_and_is_quick(pattern: str, request_id: str, task: str | None) -> None:
+    begun = time.process_time()
+    assert patterns.task_of(patterns.compiled(pattern), request_id) == task
+    assert time.process_time() - begun < 0.5
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import logging
 import multiprocessing
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -282,6 +283,14 @@ def test_a_module_that_is_imported_later_is_hooked_then(
     __import__("hooked_later")
     assert met == ["Runner"]
     sys.modules.pop("hooked_later")
+
+
+def test_an_empty_name_of_the_run_is_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACELENS_RECORD_RUN", "")
+    monkeypatch.setattr(hooks, "HOOKS", {})
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    hooks.install()
+    assert os.environ["TRACELENS_RECORD_RUN"].startswith("vllm-")
 
 
 def _serve_in_child(modules: Any) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
-from tracelens.recorders import columns
+from tracelens.recorders import columns, patterns
 from tracelens.recorders.files import RotatingFile
 from tracelens.recorders.settings import Settings, new_prefix
 from tracelens.recorders.writer import Writer
@@ -47,8 +47,7 @@ class Request:
         self.top_p = _number(getattr(params, "top_p", None))
         self.prompt_tokens = getattr(request, "num_prompt_tokens", None)
         self.arrived = _number(getattr(request, "arrival_time", None))
-        found = task.search(request_id) if task is not None else None
-        self.task = found.group(1) if found else None
+        self.task = patterns.task_of(task, request_id) if task is not None else None
         self.request = request
         self.output_tokens = self.rows = self.rounds = self.drafted = self.accepted = self.tokens_in_rounds = 0
         self.hist: list[int] = []
@@ -148,7 +147,7 @@ class StepBook:
         self._replica = replica
         self._keep = settings.sample
         self._random = Random()
-        self._task = re.compile(settings.task) if settings.task else None
+        self._task = patterns.compiled(settings.task) if settings.task else None
         self._basis = "host"
         self._times: dict[int, dict[str, int]] = {}
         self._waiting: dict[int, tuple[OpenStep, float]] = {}
