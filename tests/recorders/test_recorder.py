@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,161 @@ def test_wrong_names_are_told_at_once(tmp_path: Path) -> None:
     with Recorder(tmp_path) as recorder, pytest.raises(TypeError, match="user"):
         recorder.request("a", user="x")
     assert rounds_of(tmp_path) == []
+    with Recorder(tmp_path, sample=0.0001, seed=1) as recorder, recorder.step() as step:
+        assert not step.is_written
+        with pytest.raises(TypeError, match="txt"):
+            step.round("a", drafted=1, accepted=1, txt="secret")
+
+
+def test_settings_are_given_in_one_way(tmp_path: Path) -> None:
+    settings = Settings(tmp_path, sample=0.5)
+    for more in ({"sample": 1.0}, {"queue": 3}):
+        with pytest.raises(TypeError, match=next(iter(more))):
+            Recorder(tmp_path, settings=settings, **more)
+    with pytest.raises(TypeError, match="path"):
+        Recorder(tmp_path / "other", settings=settings)
+    assert Recorder(str(tmp_path), settings=settings).settings == settings
+
+
+def test_the_task_is_taken_from_the_id_where_none_is_named(tmp_path: Path) -> None:
+    with Recorder(tmp_path, task="^([a-z]+)-") as recorder:
+        with recorder.step() as step:
+            step.round("code-1", drafted=1, accepted=1)
+            step.round("code-2", drafted=1, accepted=1, task_type="chat")
+            step.round("4711", drafted=1, accepted=1)
+        recorder.request("math-3")
+    assert [row.get("task_type") for row in lines_of(tmp_path)[1:]] == ["code", "chat", None, "math"]
+
+
+def test_a_column_of_the_run_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"'model'.*Path has no place"):
+        Recorder(tmp_path, model=Path("/srv/m"))
+    with pytest.raises(TypeError, match="'replica'"):
+        Recorder(tmp_path, replica=b"0")  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_head_that_cannot_be_made_loses_lines_and_counts_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING), Recorder(tmp_path, model="m") as recorder:
+        recorder._run["model"] = object()
+        a_step(recorder, 2)
+    assert recorder.lost == 2
+    assert "cannot be written" in caplog.text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_row_that_cannot_be_encoded_is_left_out_alone(tmp_path: Path) -> None:
+    with Recorder(tmp_path) as recorder:
+        with recorder.step() as step:
+            for request_id in ("a", b"bytes", "c"):
+                step.round(request_id, drafted=4, accepted=1)  # type: ignore[arg-type]
+        with recorder.step() as step:
+            step.round("d", drafted=4, accepted={1})  # type: ignore[arg-type]
+    assert [row["request_id"] for row in rounds_of(tmp_path)] == ["a", "c"]
+    assert recorder.lost == 2
+    assert lines_of(tmp_path)[-1] == {"record": "recorder", "dropped": 0, "lost": 2}
+
+
+def test_values_are_those_of_the_moment_and_json(tmp_path: Path) -> None:
+    import numpy as np
+
+    hist, array = [1, 2], np.array([3, 4])
+    with Recorder(tmp_path, flush_s=30) as recorder:
+        recorder.request("a", accepted_hist=hist, temperature=np.float32("nan"), top_p=np.float32(0.5))
+        recorder.request("b" * 300, accepted_hist=array)
+        recorder.request("c\ud800", accepted_hist=[1, float("nan")], ttft_us=float("inf"), rounds=np.int64(3))
+        hist.append(9)
+        array[0] = 9
+    text = next(tmp_path.glob("*.jsonl")).read_text()
+    assert "NaN" not in text
+    assert "\\ud800" not in text
+    first, second, third = lines_of(tmp_path)[1:]
+    assert (first["accepted_hist"], first["top_p"], "temperature" in first) == ([1, 2], 0.5, False)
+    assert (second["accepted_hist"], second["request_id"]) == ([3, 4], "b" * 256)
+    assert (third["request_id"], third["rounds"]) == ("c?", 3)
+    assert not {"accepted_hist", "ttft_us"} & third.keys()
+
+
+class FailingClock:
+    """Fails at one of its calls, from the second step on."""
+
+    basis = "device"
+
+    def __init__(self, place: str) -> None:
+        self.place, self.is_failing = place, False
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*_: Any) -> Any:
+            if self.is_failing and name == self.place:
+                raise RuntimeError("device lost")
+            return {"mark": 5, "is_ready": True, "elapsed_us": 7, "release": None}[name]
+
+        return call
+
+
+@pytest.mark.parametrize("place", ["mark", "is_ready", "elapsed_us", "release"])
+def test_a_clock_that_fails_costs_the_times_of_the_step(
+    place: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FailingClock(place)
+    with caplog.at_level(logging.WARNING), Recorder(tmp_path, clock=clock) as recorder:
+        for is_failing in (False, True, True, False):
+            clock.is_failing = is_failing
+            a_step(recorder, 1)
+    assert [row.get("target_us") for row in rounds_of(tmp_path)] == [7, None, None, 7]
+    assert caplog.text.count("device lost") == 1
+
+
+def test_threads_share_a_recorder(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, queue=10**6, flush_s=0.01)
+    faults: list[BaseException] = []
+    barrier = threading.Barrier(5)
+
+    def work(name: str) -> None:
+        barrier.wait()
+        try:
+            for i in range(400):
+                if name == "flush":
+                    recorder.flush()
+                    continue
+                with recorder.step() as step:
+                    step.round(f"{name}-{i}", drafted=1, accepted=1)
+        except Exception as error:
+            faults.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(name,)) for name in ("a", "b", "c", "d", "flush")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    recorder.close()
+    rows = rounds_of(tmp_path)
+    assert faults == []
+    assert len(rows) == len({row["request_id"] for row in rows}) == len({row["step_id"] for row in rows}) == 1600
+
+
+def test_a_recorder_that_is_dropped_has_written_all_and_closed_its_file(tmp_path: Path) -> None:
+    Event.reached = -1.0
+    recorder = Recorder(tmp_path, clock=DeviceClock(Event), flush_s=30)
+    a_step(recorder, 1)
+    recorder.flush()
+    recorder.request("r")
+    files, thread = recorder.files, recorder.writer._thread
+    recorder.writer.flush()
+    assert files._fd is not None
+    del recorder
+    assert files._fd is None
+    assert thread is not None
+    thread.join(5)
+    assert not thread.is_alive()
+    assert [line["record"] for line in lines_of(tmp_path)] == ["run", "request", "round"]
 
 
 def test_sampled_steps_stand_for_all(tmp_path: Path) -> None:
@@ -407,6 +563,39 @@ def _two_files(folder: Path) -> None:
     found = [[json.loads(line) for line in path.read_text().splitlines()] for path in folder.glob("*.jsonl")]
     assert sorted(len(lines) for lines in found) == [2, 3]
     assert {lines[0]["run_id"] for lines in found} == {"r"}
+
+
+_BEHIND = """
+    import os, sys
+    from tracelens.recorders import DeviceClock, Recorder
+
+    class Event:
+        def record(self): pass
+        def query(self): return False
+
+    recorder = Recorder(sys.argv[1], clock=DeviceClock(Event), flush_s=30)
+    def a_step(name):
+        with recorder.step() as step:
+            with step.target(): pass
+            step.round(name, drafted=1, accepted=1)
+    a_step("parent")
+    if sys.argv[2] == "fork":
+        with recorder.step() as step:
+            step.round("open", drafted=1, accepted=1)
+            child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+        else:
+            a_step("child")
+"""
+
+
+@pytest.mark.parametrize("how", ["exit", "fork"])
+def test_steps_that_wait_for_a_device_are_written_at_the_end_by_their_own_process(how: str, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", textwrap.dedent(_BEHIND), str(tmp_path), how], check=True)
+    found = sorted([row["request_id"] for row in map(json.loads, path.read_text().splitlines()[1:])]
+                   for path in tmp_path.glob("*.jsonl"))  # fmt: skip
+    assert found == ([["parent"]] if how == "exit" else [["child"], ["parent", "open"]])
 
 
 _LOOP = """

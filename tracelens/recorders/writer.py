@@ -16,6 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Protocol
 
 from tracelens.recorders.files import RotatingFile
 
@@ -104,9 +105,9 @@ class Writer:
 
     def _fresh(self) -> None:
         self._queue: deque[Encode] = deque()
-        # Entered again where the collector of garbage closes a recorder in the midst of a look.
+        # Entered again where a signal's handler, or the collector of garbage, closes a recorder in the midst of a look.
         self._lock = threading.RLock()
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_closed = False
@@ -193,20 +194,36 @@ def _run(writer: weakref.ref[Writer], stop: threading.Event, every: float) -> No
         del alive
 
 
+class Owner(Protocol):
+    """What has steps that its writer does not know of yet."""
+
+    def close(self) -> None:
+        """Hand all over, and close the writer."""
+
+    def forked(self) -> None:
+        """Forget them: they are the parent's."""
+
+
 _LIVE: weakref.WeakSet[Writer] = weakref.WeakSet()
+_OWNERS: weakref.WeakSet[Owner] = weakref.WeakSet()
 _ended_in: set[int] = set()
 
 
+def own(owner: Owner) -> None:
+    """Close it at the end of the process, before the writers, and tell it of a fork."""
+    _OWNERS.add(owner)
+
+
 def _close_all() -> None:
-    for writer in list(_LIVE):
+    for live in (*_OWNERS, *_LIVE):
         with contextlib.suppress(Exception):
-            writer.close()
+            live.close()
 
 
 def _forked() -> None:
-    for writer in list(_LIVE):
+    for live in (*_OWNERS, *_LIVE):
         with contextlib.suppress(Exception):
-            writer.forked()
+            live.forked()
 
 
 def _at_process_end() -> None:

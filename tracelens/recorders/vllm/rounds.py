@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from functools import partial
 from random import Random
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 from tracelens.recorders import columns, patterns
 from tracelens.recorders.files import RotatingFile
 from tracelens.recorders.settings import Settings, new_prefix
-from tracelens.recorders.writer import Writer
+from tracelens.recorders.writer import Writer, own
 
 # A step whose times have not come by then is written without: they may be a device's, or nobody's.
 _WAIT_STEPS = 64
@@ -161,8 +162,19 @@ class StepBook:
             settings.keep,
         )
         self.writer = Writer(files, settings.queue, settings.flush_s, self._overdue)
+        own(self)
         weight = "" if self._keep >= 1 else f',"weight":{1 / self._keep!r}'
         self._place = f'"replica":{columns.quoted(replica)}{weight}'
+
+    def close(self) -> None:
+        """Write all, with the times that are there."""
+        self.writer.close()
+
+    def forked(self) -> None:
+        """In a child: what runs and waits is the parent's."""
+        self._prefix = new_prefix()
+        for of_parent in (self.states, self._times, self._waiting):
+            of_parent.clear()
 
     # ---- the engine's side
 
@@ -211,7 +223,7 @@ class StepBook:
 
     # ---- the writer's side
 
-    def _take_times(self, times: Times) -> list[str]:
+    def _take_times(self, times: Times) -> list[str | Exception]:
         self._basis, found = times
         for number, of_step in found:
             self._times[number] = of_step
@@ -219,29 +231,36 @@ class StepBook:
             del self._times[next(iter(self._times))]
         return self._due()
 
-    def _take_step(self, step: OpenStep) -> list[str]:
+    def _take_step(self, step: OpenStep) -> list[str | Exception]:
         self._waiting[step.number] = (step, time.monotonic())
         return self._due()
 
-    def _due(self) -> list[str]:
+    def _due(self) -> list[str | Exception]:
         """Lines of the steps whose times are there, and of those that have waited too long."""
-        lines: list[str] = []
+        lines: list[str | Exception] = []
         newest = next(reversed(self._waiting), -1)
         for number in list(self._waiting):
             if number not in self._times and newest - number < _WAIT_STEPS:
                 break
-            lines.extend(self._lines(self._waiting.pop(number)[0]))
+            lines.extend(self._made(self._waiting.pop(number)[0]))
         return lines
 
-    def _overdue(self, last: bool) -> list[str]:
-        lines: list[str] = []
+    def _overdue(self, last: bool) -> list[str | Exception]:
+        lines: list[str | Exception] = []
         limit = time.monotonic() - _WAIT_S
         for number, (step, since) in list(self._waiting.items()):
             if not last and since > limit:
                 break
             del self._waiting[number]
-            lines.extend(self._lines(step))
+            lines.extend(self._made(step))
         return lines
+
+    def _made(self, step: OpenStep) -> Sequence[str | Exception]:
+        """A step that cannot be made takes none of the others along."""
+        try:
+            return self._lines(step)
+        except Exception as error:
+            return [error] * len(step.rows)
 
     def _lines(self, step: OpenStep) -> list[str]:
         times = self._times.get(step.number, {})
