@@ -81,6 +81,14 @@ def test_the_times_are_those_of_the_phases(tmp_path: Path) -> None:
     assert row["draft_us"] + row["target_us"] <= row["step_us"]
 
 
+def test_a_row_that_comes_late_is_not_the_steps(tmp_path: Path) -> None:
+    with Recorder(tmp_path, flush_s=30) as recorder:
+        with recorder.step() as step:
+            step.round("a", drafted=1, accepted=1)
+        step.round("late", drafted=1, accepted=1)
+    assert [(row["request_id"], row["batch_size"]) for row in rounds_of(tmp_path)] == [("a", 1)]
+
+
 def _failing_step(recorder: Recorder) -> None:
     with recorder.step() as step:
         step.round("a", drafted=1, accepted=1)
@@ -691,7 +699,9 @@ def test_settings_of_the_environment(caplog: pytest.LogCaptureFixture) -> None:
     "given",
     [
         {"rotate_mb": float("inf")}, {"rotate_mb": 1e-9}, {"rotate_s": float("inf")}, {"rotate_s": float("nan")},
-        {"flush_s": float("inf")}, {"flush_s": float("nan")}, {"queue": 0}, {"keep": -1}, {"sample": float("nan")},
+        {"flush_s": float("inf")}, {"flush_s": float("nan")},
+        {"queue": 0}, {"keep": -1},
+        {"keep": float("nan")}, {"sample": float("nan")},
     ],
 )  # fmt: skip
 def test_settings_out_of_range_are_refused(given: dict[str, float], tmp_path: Path) -> None:

@@ -261,18 +261,19 @@ class Step:
         recorder = self._recorder
         if kind is not None or not self.is_written or not self._rounds or self._prefix is not recorder._prefix:
             return
+        rows, self._rounds = self._rounds, []  # a row that comes later is not this step's
         sample = recorder.settings.sample
         shared = {
             "ts_us": time.time_ns() // 1000,
             **recorder._place,
             "step_id": f"{self._prefix}{self._number}",
-            "step_share": 1 / len(self._rounds),
-            "batch_size": len(self._rounds),
+            "step_share": 1 / len(rows),
+            "batch_size": len(rows),
             "step_us": (time.perf_counter_ns() - self._start + 500) // 1000,
             "timing_basis": recorder._basis,
             "weight": None if sample >= 1 else 1 / sample,
         }
-        recorder._ended(_Ended(self.phases, shared, self._rounds, recorder._task))
+        recorder._ended(_Ended(self.phases, shared, rows, recorder._task))
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -50,8 +50,8 @@ class Settings:
         for name, (least, most) in _RANGES.items():
             if not least <= getattr(self, name) <= most:
                 raise ValueError(f"{name}: {getattr(self, name)} is not between {least:g} and {most:g}")
-        if self.keep < 0:
-            raise ValueError(f"keep: {self.keep} is below 0")
+        if not self.keep >= 0:
+            raise ValueError(f"keep: {self.keep} is not 0 or above")
         if self.task is not None:
             patterns.compiled(self.task)
 
