@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import importlib.util
 import json
@@ -288,6 +289,19 @@ def test_dropped_are_steps_not_what_travels_with_them(folder: Path) -> None:
         book.ended(step)
     assert book.writer.dropped == 8
     book.writer.close()
+
+
+def test_the_book_of_an_engine_that_is_dropped_is_written(folder: Path) -> None:
+    book = rounds.StepBook(Settings(folder, flush_s=30), {}, "0")
+    step = book.step(0, 0, 1000, rounds.Seen([], False), 1)
+    step.rows = [('"request_id":"a"', 0, 1, 1, 1, 1, -1)]
+    book.ended(step)
+    files = book.writer.files
+    del book, step
+    gc.collect()
+    (path,) = folder.glob("*.jsonl")
+    assert len(path.read_text().splitlines()) == 2
+    assert files._fd is None
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

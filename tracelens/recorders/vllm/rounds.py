@@ -6,6 +6,7 @@ writer's thread.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Sequence
@@ -169,6 +170,11 @@ class StepBook:
     def close(self) -> None:
         """Write all, with the times that are there."""
         self.writer.close()
+
+    def __del__(self) -> None:
+        # An engine that is dropped while its process goes on.
+        with contextlib.suppress(Exception):
+            self.close()
 
     def forked(self) -> None:
         """In a child: what runs and waits is the parent's."""
