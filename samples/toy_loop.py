@@ -7,7 +7,7 @@
 What is planted: from every token the target may go to the tokens of one half of the vocabulary, all alike. The draft
 picks one of these with chance `a`, else one of the other half. Speculative sampling (Leviathan et al. 2023) accepts
 sum(min(p, q)) = a of the drafts that it looks at, so that of K drafts a + a² + … + a^K are accepted a round. A draft
-pass takes `DRAFT_MS`, a target pass `TARGET_MS`.
+pass takes `DRAFT_MS`, a target pass `TARGET_MS`, and the phases are these passes alone: a token is drawn between them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tracelens.recorders import Clock, Recorder
+from tracelens.recorders import Clock, Recorder, Step
 
 K = 4
 VOCABULARY = 64
@@ -34,9 +34,9 @@ def planted(a: float) -> float:
 
 
 def matrix_work(ms: float) -> None:
-    """Multiply small matrices for as long."""
+    """Multiply matrices for as long: so small ones that the last ends in time."""
     end = time.perf_counter() + ms / 1000
-    weights = state = np.full((32, 32), 0.01)
+    weights = state = np.full((8, 8), 0.01)
     while time.perf_counter() < end:
         state = np.tanh(state @ weights)
 
@@ -57,11 +57,12 @@ class Model:
         return self.table[tokens]
 
 
-def draft(model: Model, token: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """K tokens one after another, and the chances they were drawn from."""
+def draft(model: Model, token: int, rng: np.random.Generator, step: Step) -> tuple[np.ndarray, np.ndarray]:
+    """K tokens one after another, and the chances they were drawn from; the step's draft time is that of all passes."""
     tokens, chances = [token], []
     for _ in range(K):
-        q = model.forward(np.array(tokens[-1:]))[0]
+        with step.draft():
+            q = model.forward(np.array(tokens[-1:]))[0]
         chances.append(q)
         tokens.append(int(rng.choice(VOCABULARY, p=q)))
     return np.array(tokens), np.array(chances)
@@ -86,8 +87,7 @@ def speculate(recorder: Recorder, requests: int, output: int, rng: np.random.Gen
         begun = time.perf_counter()
         while made < output:
             with recorder.step() as step:
-                with step.draft():
-                    tokens, q = draft(drafter, token, rng)
+                tokens, q = draft(drafter, token, rng, step)
                 with step.target():
                     p = target.forward(tokens)
                 with step.sample():

@@ -166,7 +166,9 @@ def check(site: Site, responses: list[dict[str, Any]], told: dict[str, int]) -> 
         steps = db.execute(
             "select step_id, sum(drafted), sum(accepted) from rounds where drafted > 0 group by 1 order by min(ts)"
         ).fetchall()
-        windows = db.execute("select drafted, accepted from windows where rounds > 0 order by source_line").fetchall()
+        # By time: a server that ran for long, or wrote much, has several files.
+        of_windows = "select drafted, accepted from windows where rounds > 0 order by ts_end, source_line"
+        windows = db.execute(of_windows).fetchall()
         rows = db.execute(
             "select request_key(request_id), drafted, accepted, step_us, temperature from rounds order by round_index"
         ).fetchall()

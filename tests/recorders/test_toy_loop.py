@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import tracelens
 from tracelens.ingest.options import IngestOptions
 from tracelens.ingest.run import ingest
 from tracelens.lake.connection import connect
+from tracelens.recorders import Recorder
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "samples"))
 
@@ -57,6 +61,27 @@ def test_the_report_finds_the_planted_truth(tmp_path: Path) -> None:
         # Every request is whole: one token before the rounds, all others in them.
         whole = "select min(n), max(n) from (select 1 + sum(emitted) as n from rounds group by run_id, request_id)"
         assert db.execute(whole).fetchone() == (48, 48)
+
+
+def test_drawing_a_token_is_in_no_pass(tmp_path: Path) -> None:
+    clock = ToyClock()
+
+    class SlowDraws:
+        def __init__(self) -> None:
+            self.rng = np.random.default_rng(3)
+
+        def choice(self, *args: Any, **kwargs: Any) -> Any:
+            clock.work(50.0)
+            return self.rng.choice(*args, **kwargs)
+
+        def random(self) -> float:
+            return self.rng.random()
+
+    with Recorder(tmp_path, clock=clock) as recorder:
+        toy_loop.speculate(recorder, 2, 20, SlowDraws(), clock.work)  # type: ignore[arg-type]
+    (path,) = tmp_path.glob("*.jsonl")
+    rounds = [row for row in map(json.loads, path.read_text().splitlines()) if row["record"] == "round"]
+    assert {(row["draft_us"], row["target_us"]) for row in rounds} == {(400, 1000)}
 
 
 def test_matrix_work_takes_its_time() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import importlib.util
 import json
 import logging
 import multiprocessing
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,8 @@ from typing import Any
 import pytest
 
 from tests.recorders import vllm_stubs as stubs
-from tracelens.recorders.vllm import core, hooks, worker
+from tracelens.recorders.settings import Settings
+from tracelens.recorders.vllm import core, hooks, rounds, worker
 
 GENERATIONS = ["old", "v1", "v2"]
 
@@ -242,6 +245,82 @@ def test_a_stage_of_a_pipeline_has_no_target_time(modules: Any, folder: Path, mo
     assert any("draft_us" in r for r in rounds)
 
 
+def test_events_that_fail_cost_their_own_step_only() -> None:
+    class Phases:
+        def __init__(self, fails: str) -> None:
+            self.fails = fails
+
+        def are_ready(self) -> bool:
+            return self.fails != "query" or bool(1 / 0)
+
+        def durations(self) -> dict[str, int]:
+            return {"target": 1 // (self.fails != "elapsed_time")}
+
+    timer = worker.StepTimer(type("Runner", (), {"device": type("Device", (), {"type": "cpu"})})())
+    for number, fails in enumerate(("elapsed_time", "", "query", "")):
+        timer.phases, timer.number = Phases(fails), number  # type: ignore[assignment]
+        if fails:
+            with pytest.raises(ZeroDivisionError):
+                timer.end()
+        else:
+            timer.end()
+    assert not timer.waiting
+    assert timer.sent() == ("host", [(1, {"target": 1}), (3, {"target": 1})])
+
+
+def test_a_step_that_cannot_be_made_takes_no_other_along(folder: Path) -> None:
+    book = rounds.StepBook(Settings(folder, flush_s=30), {}, "0")
+    for number in range(3):
+        step = book.step(number, 0, 1000, rounds.Seen([], False), 1)
+        step.rows = [('"request_id":"a"', number, 1, 1, 1, 1, -1)] if number != 1 else [(1,)]  # type: ignore[list-item]
+        book.ended(step)
+    book.writer.close()
+    (path,) = folder.glob("*.jsonl")
+    assert [json.loads(line).get("round_index") for line in path.read_text().splitlines()] == [None, 0, 2, None]
+    assert book.writer.files.lost == 1
+
+
+def test_dropped_are_steps_not_what_travels_with_them(folder: Path) -> None:
+    book = rounds.StepBook(Settings(folder, flush_s=30, queue=4), {}, "0")
+    for number in range(10):
+        book.timed(("host", [(number, {"target": 1})]))
+        step = book.step(number, 0, 1000, rounds.Seen([], False), 1)
+        step.rows = [('"request_id":"a"', number, 1, 1, 1, 1, -1)]
+        book.ended(step)
+    assert book.writer.dropped == 8
+    book.writer.close()
+
+
+def test_the_book_of_an_engine_that_is_dropped_is_written(folder: Path) -> None:
+    book = rounds.StepBook(Settings(folder, flush_s=30), {}, "0")
+    step = book.step(0, 0, 1000, rounds.Seen([], False), 1)
+    step.rows = [('"request_id":"a"', 0, 1, 1, 1, 1, -1)]
+    book.ended(step)
+    files = book.writer.files
+    del book, step
+    gc.collect()
+    (path,) = folder.glob("*.jsonl")
+    assert len(path.read_text().splitlines()) == 2
+    assert files._fd is None
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_of_a_fork_forgets_what_its_parent_waits_for(folder: Path) -> None:
+    book = rounds.StepBook(Settings(folder, flush_s=30), {}, "0")
+    step = book.step(0, 0, 1000, rounds.Seen([], False), 1)
+    step.rows = [('"request_id":"a"', 0, 1, 1, 1, 1, -1)]
+    book.ended(step)
+    book.writer.flush()  # it waits for its times now
+    child = os.fork()
+    if not child:
+        book.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert list(folder.glob("*.jsonl")) == []
+    book.close()
+    assert len(list(folder.glob("*.jsonl"))) == 1
+
+
 @pytest.mark.parametrize("modules", ["v1"], indirect=True)
 def test_an_unknown_device_costs_the_times_only(modules: Any, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     engine = stubs.engine(modules, "quantum")
@@ -282,6 +361,14 @@ def test_a_module_that_is_imported_later_is_hooked_then(
     __import__("hooked_later")
     assert met == ["Runner"]
     sys.modules.pop("hooked_later")
+
+
+def test_an_empty_name_of_the_run_is_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACELENS_RECORD_RUN", "")
+    monkeypatch.setattr(hooks, "HOOKS", {})
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    hooks.install()
+    assert os.environ["TRACELENS_RECORD_RUN"].startswith("vllm-")
 
 
 def _serve_in_child(modules: Any) -> None:

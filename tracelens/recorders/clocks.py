@@ -71,7 +71,10 @@ class DeviceClock:
         """An event recorded on the current stream; None while a graph is captured."""
         if self._is_capturing is not None and self._is_capturing():
             return None
-        event = self._free.pop() if self._free else self._new_event()
+        try:
+            event = self._free.pop()
+        except IndexError:
+            event = self._new_event()
         event.record()
         return event
 
@@ -94,13 +97,15 @@ class Phases:
     """Marks around the phases of one step; a phase that runs twice counts twice.
 
     Attributes:
-        marks: (name, start, end); the end is None while the phase runs.
+        marks: (name, start, end).
+        is_broken: the clock has failed in this step: part of its times would be taken for all, so it has none.
     """
 
-    __slots__ = ("clock", "marks")
+    __slots__ = ("clock", "is_broken", "marks")
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
+        self.is_broken = False
         self.marks: list[tuple[str, Any, Any]] = []
 
     def add(self, name: str, start: Any, end: Any) -> None:

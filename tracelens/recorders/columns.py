@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from typing import Any
 
 
 def _words(text: str) -> frozenset[str]:
@@ -38,7 +39,8 @@ COLUMNS: Mapping[str, frozenset[str]] = {
         tensor_parallel data_parallel max_num_seqs role started_us forced_acceptance"""
     ),
 }
-_LONGEST = 256
+_LONGEST = 256  # characters of a text, an id among them
+_PLAIN = frozenset((str, int, float, bool, type(None)))
 
 
 def check(kind: str, columns: Mapping[str, object]) -> None:
@@ -52,19 +54,46 @@ def check(kind: str, columns: Mapping[str, object]) -> None:
         raise TypeError(f"a {kind} has no column {sorted(unknown)[0]!r}; it has: {', '.join(sorted(COLUMNS[kind]))}")
 
 
+def copied(columns: dict[str, Any]) -> dict[str, Any]:
+    """The same dict, with copies of what its caller may go on to fill (lists, arrays): it is encoded later."""
+    for name, value in columns.items():
+        if type(value) not in _PLAIN and hasattr(value, "copy"):
+            columns[name] = value.copy()
+    return columns
+
+
 def line(kind: str, columns: Mapping[str, object]) -> str:
-    """One JSON line. What is None or not a finite number is left out (not measured); long text is cut."""
+    """One JSON line.
+
+    What is None or not a finite number, alone or in a list, is left out (not measured); text is cut at 256 characters.
+
+    Raises:
+        TypeError, ValueError: a value that JSON has no place for.
+    """
     kept: dict[str, object] = {"record": kind}
     for name, value in columns.items():
-        if value is None or (isinstance(value, float) and not math.isfinite(value)):
-            continue
-        kept[name] = value[:_LONGEST] if isinstance(value, str) else value
-    return json.dumps(kept, separators=(",", ":"), default=_plain)
+        plain = _plain(value)
+        if plain is not None:
+            kept[name] = plain
+    return _ENCODER.encode(kept)
+
+
+def check_values(kind: str, columns: Mapping[str, object]) -> None:
+    """Refuse a value that cannot be written.
+
+    Raises:
+        TypeError: it says which column.
+    """
+    for name, value in columns.items():
+        try:
+            _ENCODER.encode(_plain(value))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise TypeError(f"column {name!r} of a {kind} cannot be recorded: {error}") from None
 
 
 def quoted(text: str) -> str:
-    """The JSON of a text."""
-    return json.dumps(text[:_LONGEST])
+    """The JSON of a text, cut at 256 characters."""
+    return json.dumps(_text(text))
 
 
 def leaf(path: object) -> str | None:
@@ -76,9 +105,27 @@ def leaf(path: object) -> str | None:
     return name if is_hub else name.rpartition("/")[2]
 
 
+def _text(text: str) -> str:
+    """Cut; a lone surrogate, which no reader of JSON takes, becomes a question mark."""
+    text = text[:_LONGEST]
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
 def _plain(value: object) -> object:
-    """Numbers of NumPy and torch, which `json` does not know."""
-    item = getattr(value, "item", None)
-    if item is None:
-        raise TypeError(f"{type(value).__name__} cannot be recorded")
-    return item()
+    """What `json` knows, also of numbers and arrays of NumPy and torch; None for what is not a finite number."""
+    if value is None or isinstance(value, int):
+        return value
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list | tuple):
+        found = [_plain(one) for one in value]
+        return None if None in found else found
+    as_plain = getattr(value, "tolist", None) or getattr(value, "item", None)
+    if as_plain is None:
+        raise TypeError(f"{type(value).__name__} has no place in JSON")
+    return _plain(as_plain())
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 import os
+import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
+from re import Pattern
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
-from tracelens.recorders import columns
+from tracelens.recorders import columns, patterns
 from tracelens.recorders.clocks import Clock, HostClock, Phases
 from tracelens.recorders.files import RotatingFile
 from tracelens.recorders.settings import Settings, new_prefix, new_run_id
-from tracelens.recorders.writer import Writer
+from tracelens.recorders.writer import Writer, own
 
+_log = logging.getLogger("tracelens.recorders")
 # Steps whose device events are not reached yet: beyond, the oldest is written without times.
 _UNREACHED = 32
 
@@ -30,16 +36,20 @@ class Recorder:
         path: folder for the files; `tracelens ingest` reads it.
         engine: name of the engine, lower case.
         clock: what phases are timed with; the host's clock by default.
-        settings: see `Settings`: `run_id`, `sample`, `queue`, `rotate_mb`, `rotate_s`, `keep`, `flush_s`, `task`.
+        settings: all of `Settings`, with `path` as its folder; else its fields one by one: `run_id`, `sample`, `queue`,
+            `rotate_mb`, `rotate_s`, `keep`, `flush_s`, `task`. A row that names its `task_type` keeps it.
         replica, process: which of the engines, and which of its processes this is.
         seed: of the choice of steps where `sample` is below 1.
         run: columns of `runs`: `model`, `draft_model`, `method`, `num_speculative_tokens`, `engine_version`, `role`, …
 
     Raises:
-        TypeError: an unknown column or setting. ValueError: a setting out of range. Nothing else: when the disk fails,
-            records are lost and counted (`lost`), and the engine goes on.
+        TypeError: an unknown column or setting, a setting beside `settings`, or a column of the run that cannot be
+            written. ValueError: a setting out of range. Nothing else: when the disk fails, records are lost and counted
+            (`lost`), when the clock fails they have no times, and the engine goes on.
 
-    A recorder may be used in a child process: after a fork it writes a file of its own, and it can be pickled.
+    Threads may share a recorder. It may be used in a child process: after a fork it writes a file of its own (steps
+    that were begun before are the parent's), and it can be pickled. One that nobody closes is closed when it is dropped
+    or the process ends.
 
     Example:
         >>> with Recorder("records", engine="mine", num_speculative_tokens=4) as recorder:  # doctest: +SKIP
@@ -65,19 +75,28 @@ class Recorder:
     ) -> None:
         chosen = {name: run.pop(name) for name in tuple(run) if name in Settings.__slots__ and name != "folder"}
         columns.check("run", run)
+        run = columns.copied(run)
         if settings is None:
             settings = Settings(Path(path), **chosen)
+        elif chosen or Path(path) != settings.folder:
+            raise TypeError(f"{next(iter(chosen), 'path')}: is given beside `settings`, which has its own")
         self.settings = settings
         self.clock: Clock = clock or HostClock()
         self.run_id = settings.run_id or new_run_id(engine)
         self._given = (os.fspath(path), engine, replica, process, seed, settings, run)
         self._run = {"run_id": self.run_id, "engine": engine, "started_us": time.time_ns() // 1000, **run}
         self._place = {"replica": replica, "process": process}
+        columns.check_values("run", self._run)
+        columns.check_values("round", self._place)
+        self._task = patterns.compiled(settings.task) if settings.task else None
+        self._basis = self.clock.basis
         self._random = Random(seed)
-        self._unreached: deque[Step] = deque()
-        self._steps = 0
-        self._pid, self._prefix = os.getpid(), new_prefix()
-        stem = "-".join(part for part in (engine, process, replica) if part)
+        self._unreached: deque[_Ended] = deque()
+        self._steps = itertools.count()
+        self._has_told_clock = False
+        self._lock = threading.RLock()  # entered again by a handler of signals that closes
+        self._prefix = new_prefix()
+        stem = "-".join(str(part) for part in (engine, process, replica) if part)
         self.files = RotatingFile(
             settings.folder,
             "".join(c if c.isalnum() or c in "._-" else "_" for c in stem),
@@ -87,6 +106,9 @@ class Recorder:
             settings.keep,
         )
         self.writer = Writer(self.files, settings.queue, settings.flush_s)
+        own(self)
+        # Neither what waits nor the writer holds the recorder, so that it goes with its last user.
+        weakref.finalize(self, _dropped, self.writer, self._unreached).atexit = False
 
     def __enter__(self) -> Recorder:
         return self
@@ -104,7 +126,7 @@ class Recorder:
 
     @property
     def lost(self) -> int:
-        """Lines that could not be written to the disk."""
+        """Lines that could not be made, or not be written to the disk."""
         return self.files.lost
 
     def is_sampled(self) -> bool:
@@ -121,7 +143,7 @@ class Recorder:
         Raises:
             TypeError: an unknown column.
         """
-        of_request = {"request_id": request_id, **of_request}
+        of_request = columns.copied({"request_id": request_id, **of_request})
         columns.check("request", of_request)
         self._put("request", {"ts_end_us": time.time_ns() // 1000, **self._place, **of_request})
 
@@ -132,6 +154,7 @@ class Recorder:
             TypeError: an unknown column.
         """
         columns.check("window", of_window)
+        of_window = columns.copied(of_window)
         self._put("window", {"ts_end_us": time.time_ns() // 1000, **self._place, **of_window})
 
     def flush(self) -> None:
@@ -144,29 +167,72 @@ class Recorder:
         self._resolve(all_of_them=True)
         self.writer.close()
 
-    def _put(self, kind: str, record: dict[str, Any]) -> None:
-        self.writer.put(partial(columns.line, kind, record))
+    def forked(self) -> None:
+        """In a child: the steps that wait are the parent's to write, and those that are open, too."""
+        self._lock = threading.RLock()
+        self._prefix = new_prefix()
+        self._unreached.clear()
 
-    def _ended(self, step: Step) -> None:
-        if os.getpid() != self._pid:  # a child of a fork: the parent's steps are not ours
-            self._pid, self._prefix, self._unreached = os.getpid(), new_prefix(), deque()
-        self._unreached.append(step)
+    def _put(self, kind: str, record: dict[str, Any]) -> None:
+        self.writer.put(partial(_line, kind, record, self._task))
+
+    def _ended(self, ended: _Ended) -> None:
+        self.writer.begin()
+        with self._lock:
+            self._unreached.append(ended)
         self._resolve(all_of_them=False)
 
     def _resolve(self, all_of_them: bool) -> None:
-        """Hand over the steps whose marks are reached, in order; never waits."""
-        while self._unreached:
-            step = self._unreached[0]
-            ready = step.phases.are_ready()
-            if not ready and not all_of_them and len(self._unreached) <= _UNREACHED:
-                return
-            self._unreached.popleft()
-            times = step.phases.durations() if ready else {}
-            self.writer.put(partial(step.lines, self._prefix, {f"{name}_us": took for name, took in times.items()}))
+        """Hand over the steps whose marks are reached, in order; never waits for a device."""
+        with self._lock:
+            while self._unreached:
+                ended = self._unreached.popleft()
+                try:
+                    is_ready = ended.phases.is_broken or ended.phases.are_ready()
+                except Exception as error:
+                    self._clock_failed(ended.phases, error)
+                    is_ready = True
+                if not is_ready and not all_of_them and len(self._unreached) < _UNREACHED:
+                    self._unreached.appendleft(ended)
+                    return
+                times: dict[str, int] = {}
+                if is_ready and not ended.phases.is_broken:
+                    try:
+                        times = ended.phases.durations()
+                    except Exception as error:
+                        self._clock_failed(ended.phases, error)
+                self.writer.put(partial(ended.lines, times))
 
-    def _next_step(self) -> int:
-        self._steps += 1
-        return self._steps - 1
+    def _clock_failed(self, phases: Phases, error: Exception) -> None:
+        """The step has no times, and the engine no fault."""
+        phases.is_broken = True
+        if not self._has_told_clock:
+            self._has_told_clock = True
+            _log.warning(
+                "tracelens: the recorder's clock fails (%s: %.200s); such steps are written without times",
+                type(error).__name__,
+                error,
+            )
+
+
+class _Ended(NamedTuple):
+    """A step that waits for its marks, without the recorder."""
+
+    phases: Phases
+    shared: dict[str, Any]
+    rows: list[dict[str, Any]]
+    task: Pattern[str] | None
+
+    def lines(self, times: dict[str, int]) -> list[str | Exception]:
+        """The JSON lines, with the phases' microseconds; a fault in place of a row that cannot be encoded."""
+        shared = {**self.shared, **{f"{name}_us": took for name, took in times.items()}}
+        made: list[str | Exception] = []
+        for row in self.rows:
+            try:
+                made.append(_line("round", {**shared, **row}, self.task))
+            except Exception as error:
+                made.append(error)
+        return made
 
 
 class Step:
@@ -175,16 +241,15 @@ class Step:
     A step that ends with an exception is not written, and the exception goes on.
     """
 
-    __slots__ = ("_end_us", "_number", "_recorder", "_rounds", "_start", "_took_us", "_weight", "is_written", "phases")
+    __slots__ = ("_number", "_prefix", "_recorder", "_rounds", "_start", "is_written", "phases")
 
     def __init__(self, recorder: Recorder, is_written: bool) -> None:
         self._recorder = recorder
         self.is_written = is_written
         self.phases = Phases(recorder.clock)
         self._rounds: list[dict[str, Any]] = []
-        self._weight = None if recorder.settings.sample >= 1 else 1 / recorder.settings.sample
-        self._start = self._took_us = self._end_us = 0
-        self._number = recorder._next_step()
+        self._start = 0
+        self._prefix, self._number = recorder._prefix, next(recorder._steps)
 
     def __enter__(self) -> Step:
         self._start = time.perf_counter_ns()
@@ -193,11 +258,22 @@ class Step:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None or not self.is_written:
+        recorder = self._recorder
+        if kind is not None or not self.is_written or not self._rounds or self._prefix is not recorder._prefix:
             return
-        self._took_us = (time.perf_counter_ns() - self._start + 500) // 1000
-        self._end_us = time.time_ns() // 1000
-        self._recorder._ended(self)
+        rows, self._rounds = self._rounds, []  # a row that comes later is not this step's
+        sample = recorder.settings.sample
+        shared = {
+            "ts_us": time.time_ns() // 1000,
+            **recorder._place,
+            "step_id": f"{self._prefix}{self._number}",
+            "step_share": 1 / len(rows),
+            "batch_size": len(rows),
+            "step_us": (time.perf_counter_ns() - self._start + 500) // 1000,
+            "timing_basis": recorder._basis,
+            "weight": None if sample >= 1 else 1 / sample,
+        }
+        recorder._ended(_Ended(self.phases, shared, rows, recorder._task))
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -207,9 +283,17 @@ class Step:
         if not self.is_written:
             yield
             return
-        start = self.phases.clock.mark()
+        start = self._mark()
         yield
-        self.phases.add(name, start, self.phases.clock.mark())
+        self.phases.add(name, start, self._mark())
+
+    def _mark(self) -> Any:
+        if not self.phases.is_broken:
+            try:
+                return self.phases.clock.mark()
+            except Exception as error:
+                self._recorder._clock_failed(self.phases, error)
+        return None
 
     def draft(self) -> Any:
         """Time the drafting of this step."""
@@ -236,28 +320,27 @@ class Step:
         Raises:
             TypeError: an unknown column.
         """
+        if more:
+            columns.check("round", more)
         if not self.is_written:
             return
         row = {"request_id": request_id, "drafted": drafted, "accepted": accepted, "emitted": emitted, **more}
-        columns.check("round", row)
-        self._rounds.append(row)
+        self._rounds.append(columns.copied(row))
 
-    def lines(self, prefix: str, times: dict[str, int]) -> list[str]:
-        """The JSON lines of this step: what its number starts with, its phases in microseconds."""
-        if not self._rounds:
-            return []
-        shared: dict[str, Any] = {
-            "ts_us": self._end_us,
-            **self._recorder._place,
-            "step_id": f"{prefix}{self._number}",
-            "step_share": 1 / len(self._rounds),
-            "batch_size": len(self._rounds),
-            **times,
-            "step_us": self._took_us,
-            "timing_basis": self._recorder.clock.basis,
-            "weight": self._weight,
-        }
-        return [columns.line("round", {**shared, **row}) for row in self._rounds]
+
+def _line(kind: str, record: dict[str, Any], task: Pattern[str] | None) -> str:
+    """One JSON line, with the task that its id tells of where the record names none."""
+    request_id = record.get("request_id")
+    if task is not None and isinstance(request_id, str) and record.get("task_type") is None:
+        record = {**record, "task_type": patterns.task_of(task, request_id)}
+    return columns.line(kind, record)
+
+
+def _dropped(writer: Writer, unreached: deque[_Ended]) -> None:
+    """A recorder went without `close`: what waits is written, without times that are not there yet."""
+    while unreached:
+        writer.put(partial(unreached.popleft().lines, {}))
+    writer.close()
 
 
 def _again(

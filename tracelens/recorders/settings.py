@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import random
-import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tracelens.recorders import patterns
+
 _log = logging.getLogger("tracelens.recorders")
 VARIABLE = "TRACELENS_RECORD"
+# A file of less than a kilobyte holds a line or two; a thread cannot wait for ever.
+_RANGES = {"queue": (1, 1e9), "rotate_mb": (0.001, 1e6), "rotate_s": (0.01, 1e9), "flush_s": (0.001, 3600)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,8 @@ class Settings:
         rotate_mb, rotate_s: a file is finished beyond this size or age.
         keep: files of one process that stay on disk, 0 for all.
         flush_s: seconds between two looks of the writing thread: what a kill -9 can lose.
-        task: pattern over the request's id; its first group is the task type.
+        task: pattern over the first 64 characters of the request's id; its first group is the task type. One that a
+            client's id could make slow is refused (see `patterns`).
     """
 
     folder: Path
@@ -43,13 +47,13 @@ class Settings:
     def __post_init__(self) -> None:
         if not 0.0001 <= self.sample <= 1:
             raise ValueError(f"sample: {self.sample} is not between 0.0001 and 1")
-        for name in ("queue", "rotate_mb", "rotate_s", "flush_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}: {getattr(self, name)} is not above 0")
-        if self.keep < 0:
-            raise ValueError(f"keep: {self.keep} is below 0")
-        if self.task is not None and re.compile(self.task).groups < 1:
-            raise ValueError("task: the pattern has no group (…) to take the task type from")
+        for name, (least, most) in _RANGES.items():
+            if not least <= getattr(self, name) <= most:
+                raise ValueError(f"{name}: {getattr(self, name)} is not between {least:g} and {most:g}")
+        if not self.keep >= 0:
+            raise ValueError(f"keep: {self.keep} is not 0 or above")
+        if self.task is not None:
+            patterns.compiled(self.task)
 
 
 def new_run_id(engine: str) -> str:
@@ -83,7 +87,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Settings |
         try:
             value = kind(given[variable])
             Settings(Path(folder), **{name: value})  # type: ignore[arg-type]
-        except (ValueError, re.error) as error:
+        except ValueError as error:
             _log.warning("tracelens: %s is not used (%s)", variable, error)
         else:
             found[name] = value

@@ -28,7 +28,8 @@ def install() -> None:
 
     The name of the run is left in the environment, from where the engine core and the workers have it, too.
     """
-    os.environ.setdefault(f"{VARIABLE}_RUN", new_run_id("vllm"))
+    if not os.environ.get(f"{VARIABLE}_RUN"):  # an empty one is none
+        os.environ[f"{VARIABLE}_RUN"] = new_run_id("vllm")
     later: dict[str, Hook] = {}
     for name, hook in HOOKS.items():
         module = sys.modules.get(name)

@@ -6,16 +6,18 @@ writer's thread.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
+from collections.abc import Sequence
 from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
-from tracelens.recorders import columns
+from tracelens.recorders import columns, patterns
 from tracelens.recorders.files import RotatingFile
 from tracelens.recorders.settings import Settings, new_prefix
-from tracelens.recorders.writer import Writer
+from tracelens.recorders.writer import Writer, own
 
 # A step whose times have not come by then is written without: they may be a device's, or nobody's.
 _WAIT_STEPS = 64
@@ -47,8 +49,7 @@ class Request:
         self.top_p = _number(getattr(params, "top_p", None))
         self.prompt_tokens = getattr(request, "num_prompt_tokens", None)
         self.arrived = _number(getattr(request, "arrival_time", None))
-        found = task.search(request_id) if task is not None else None
-        self.task = found.group(1) if found else None
+        self.task = patterns.task_of(task, request_id) if task is not None else None
         self.request = request
         self.output_tokens = self.rows = self.rounds = self.drafted = self.accepted = self.tokens_in_rounds = 0
         self.hist: list[int] = []
@@ -148,7 +149,7 @@ class StepBook:
         self._replica = replica
         self._keep = settings.sample
         self._random = Random()
-        self._task = re.compile(settings.task) if settings.task else None
+        self._task = patterns.compiled(settings.task) if settings.task else None
         self._basis = "host"
         self._times: dict[int, dict[str, int]] = {}
         self._waiting: dict[int, tuple[OpenStep, float]] = {}
@@ -162,8 +163,24 @@ class StepBook:
             settings.keep,
         )
         self.writer = Writer(files, settings.queue, settings.flush_s, self._overdue)
+        own(self)
         weight = "" if self._keep >= 1 else f',"weight":{1 / self._keep!r}'
         self._place = f'"replica":{columns.quoted(replica)}{weight}'
+
+    def close(self) -> None:
+        """Write all, with the times that are there."""
+        self.writer.close()
+
+    def __del__(self) -> None:
+        # An engine that is dropped while its process goes on.
+        with contextlib.suppress(Exception):
+            self.close()
+
+    def forked(self) -> None:
+        """In a child: what runs and waits is the parent's."""
+        self._prefix = new_prefix()
+        for of_parent in (self.states, self._times, self._waiting):
+            of_parent.clear()
 
     # ---- the engine's side
 
@@ -180,7 +197,7 @@ class StepBook:
     def timed(self, times: Times) -> None:
         """Times that came with a reply, of this step or of earlier ones."""
         self.has_times = True
-        self.writer.put(partial(self._take_times, times))
+        self.writer.put(partial(self._take_times, times), 0)
 
     def step(self, number: int, began: int, now: int, seen: Seen, requests: int) -> OpenStep:
         """A step to add rows to, and to be `ended`."""
@@ -212,7 +229,7 @@ class StepBook:
 
     # ---- the writer's side
 
-    def _take_times(self, times: Times) -> list[str]:
+    def _take_times(self, times: Times) -> list[str | Exception]:
         self._basis, found = times
         for number, of_step in found:
             self._times[number] = of_step
@@ -220,29 +237,36 @@ class StepBook:
             del self._times[next(iter(self._times))]
         return self._due()
 
-    def _take_step(self, step: OpenStep) -> list[str]:
+    def _take_step(self, step: OpenStep) -> list[str | Exception]:
         self._waiting[step.number] = (step, time.monotonic())
         return self._due()
 
-    def _due(self) -> list[str]:
+    def _due(self) -> list[str | Exception]:
         """Lines of the steps whose times are there, and of those that have waited too long."""
-        lines: list[str] = []
+        lines: list[str | Exception] = []
         newest = next(reversed(self._waiting), -1)
         for number in list(self._waiting):
             if number not in self._times and newest - number < _WAIT_STEPS:
                 break
-            lines.extend(self._lines(self._waiting.pop(number)[0]))
+            lines.extend(self._made(self._waiting.pop(number)[0]))
         return lines
 
-    def _overdue(self, last: bool) -> list[str]:
-        lines: list[str] = []
+    def _overdue(self, last: bool) -> list[str | Exception]:
+        lines: list[str | Exception] = []
         limit = time.monotonic() - _WAIT_S
         for number, (step, since) in list(self._waiting.items()):
             if not last and since > limit:
                 break
             del self._waiting[number]
-            lines.extend(self._lines(step))
+            lines.extend(self._made(step))
         return lines
+
+    def _made(self, step: OpenStep) -> Sequence[str | Exception]:
+        """A step that cannot be made takes none of the others along."""
+        try:
+            return self._lines(step)
+        except Exception as error:
+            return [error] * len(step.rows)
 
     def _lines(self, step: OpenStep) -> list[str]:
         times = self._times.get(step.number, {})

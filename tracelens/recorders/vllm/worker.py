@@ -61,15 +61,16 @@ class StepTimer:
             self.waiting.append((self.number, self.phases))
         self.phases = None
         while self.waiting:
-            number, phases = self.waiting[0]
+            # Off first: a step whose events fail must not be met again at every later one.
+            number, phases = self.waiting.popleft()
             if phases.are_ready():
                 times = phases.durations()
                 if self.is_stage:
                     times.pop("target", None)
                 self.ready.append((number, times))
-            elif len(self.waiting) <= _MOST_UNREACHED:
+            elif len(self.waiting) < _MOST_UNREACHED:
+                self.waiting.appendleft((number, phases))
                 return
-            self.waiting.popleft()
 
     def sent(self) -> tuple[str, list[tuple[int, dict[str, int]]]] | None:
         """What goes with a reply: the clock's basis and times by step number. Called from the output thread, too."""
