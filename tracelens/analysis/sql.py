@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -100,30 +101,54 @@ def ask(lake: Path, sql: str, limits: Limits = DEFAULT) -> tuple[list[str], Iter
     from tracelens.lake.connection import connect
 
     con = connect(lake, keep=True)
-    timer = _limit(con, limits)
+    clock = _Clock(con, limits)
     try:
-        steady(con)
-        cursor = con.execute(_statement(con, sql))
-        names = [str(column[0]) for column in cursor.description or ()]
-        first = cursor.fetchmany(_CHUNK)
+        with clock:
+            steady(con)
+            cursor = con.execute(_statement(con, sql))
+            names = [str(column[0]) for column in cursor.description or ()]
+            first = cursor.fetchmany(_CHUNK)
     except duckdb.Error as error:
-        timer.cancel()
         raise _refused(error, con, limits) from error
-    except BaseException:
-        timer.cancel()
-        raise
-    return names, _rows(con, first, timer, limits)
+    return names, _rows(con, first, clock, limits)
 
 
-def _limit(con: duckdb.DuckDBPyConnection, limits: Limits) -> threading.Timer:
-    """Set the memory, and begin the time; the timer is to be cancelled."""
-    if limits.memory is not None:
-        con.execute("set memory_limit = $1", [limits.memory])
-    timer = threading.Timer(limits.seconds or 0, con.interrupt)
-    timer.daemon = True
-    if limits.seconds is not None:
-        timer.start()
-    return timer
+class _Clock:
+    """Holds a connection to its limits: the time that DuckDB works, not that of whoever reads the rows.
+
+    Its thread lives while DuckDB works, so that an answer nobody reads to its end leaves none behind.
+    """
+
+    def __init__(self, con: duckdb.DuckDBPyConnection, limits: Limits) -> None:
+        if limits.memory is not None:
+            con.execute("set memory_limit = $1", [limits.memory])
+        self._con, self._left = con, limits.seconds
+        self._timer: threading.Timer | None = None
+        self._begun = 0.0
+
+    def __enter__(self) -> None:
+        if self._left is not None:
+            self._begun = time.monotonic()
+            self._timer = threading.Timer(max(self._left, 0.0), self._con.interrupt)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None and self._left is not None:
+            self._timer.cancel()
+            self._timer.join()
+            self._left -= time.monotonic() - self._begun
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no time is left."""
+        return self._left is not None and self._left <= 0
+
+
+def _stopped(limits: Limits) -> str:
+    if limits.seconds is None:
+        return "stopped"
+    return f"stopped after {limits.seconds:g} s: narrow the question (--time-limit allows more; 0 has no end)"
 
 
 def _reason(error: Exception, limits: Limits) -> str | None:
@@ -131,11 +156,7 @@ def _reason(error: Exception, limits: Limits) -> str | None:
     import duckdb
 
     if isinstance(error, duckdb.InterruptException):
-        return (
-            f"stopped after {limits.seconds:g} s: narrow the question (--time-limit allows more; 0 has no end)"
-            if limits.seconds is not None
-            else "stopped"
-        )
+        return _stopped(limits)
     if isinstance(error, duckdb.OutOfMemoryException):
         return f"SQL: {error}\nnarrow the question, or allow more by --memory-limit"
     return None
@@ -153,30 +174,31 @@ def read(lake: Path, sql: str, limits: Limits = DEFAULT) -> Iterator[tuple[pa.Sc
     from tracelens.lake.connection import connect
 
     con = connect(lake, keep=True)
-    timer = _limit(con, limits)
     try:
-        steady(con)
-        relation = con.sql(_statement(con, sql))
-        _check_types(relation)
-        reader = relation.to_arrow_reader(_BATCH)
-        yield reader.schema, _batches(reader)
+        clock = _Clock(con, limits)
+        with clock:
+            steady(con)
+            relation = con.sql(_statement(con, sql))
+            _check_types(relation)
+            reader = relation.to_arrow_reader(_BATCH)
+        yield reader.schema, _batches(reader, clock, limits)
     except duckdb.Error as error:
         raise _refused(error, con, limits) from error
     finally:
-        timer.cancel()
         con.close()
 
 
-def _batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+def _batches(reader: pa.RecordBatchReader, clock: _Clock, limits: Limits) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     while True:
         try:
-            batch = reader.read_next_batch()
+            with clock:
+                batch = reader.read_next_batch()
         except StopIteration:
             return
         except (OSError, pa.ArrowException) as error:  # what Arrow makes of an error of DuckDB
-            raise InputError(f"SQL: {error}") from error
+            raise InputError(_stopped(limits) if clock.is_over else f"SQL: {error}") from error
         yield batch
 
 
@@ -202,19 +224,17 @@ def _check_types(relation: duckdb.DuckDBPyRelation) -> None:
             raise InputError(f"SQL: column {name} is a {odd}, which Parquet and Arrow do not have: cast it to VARCHAR")
 
 
-def _rows(con: Any, first: list[Any], timer: threading.Timer, limits: Limits) -> Iterator[Sequence[Any]]:
+def _rows(con: Any, first: list[Any], clock: _Clock, limits: Limits) -> Iterator[Sequence[Any]]:
     import duckdb
 
     chunk = first
-    try:
-        while chunk:
-            yield from chunk
-            try:
+    while chunk:
+        yield from chunk
+        try:
+            with clock:
                 chunk = con.fetchmany(_CHUNK)
-            except duckdb.Error as error:
-                raise InputError(_reason(error, limits) or f"SQL: {error}") from error
-    finally:
-        timer.cancel()
+        except duckdb.Error as error:
+            raise InputError(_reason(error, limits) or f"SQL: {error}") from error
 
 
 def _refused(error: Exception, con: Any, limits: Limits) -> InputError:
