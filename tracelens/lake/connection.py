@@ -107,7 +107,10 @@ def _define_tables(
 def _is_tiny(paths: Iterable[str]) -> bool:
     size = 0
     for path in paths:
-        size += Path(path).stat().st_size
+        try:
+            size += Path(path).stat().st_size
+        except OSError:  # whoever reads it is told
+            return False
         if size > TINY:
             return False
     return True

@@ -35,6 +35,7 @@ class PageServer(ThreadingMixIn, WSGIServer):
     """
 
     daemon_threads = True
+    request_queue_size = 4 * MOST_READERS  # five, the default, make readers who come together wait for seconds
 
     def __init__(self, host: str, port: int, app: Callable[..., Any]) -> None:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
