@@ -115,11 +115,14 @@ def test_a_writer_at_work(logs: Path, lake: Path) -> None:
     """Appends, rotates in every way, and compresses, while rounds go on; some files are gone when all is over."""
     kept = logs.parent / "kept"
     kept.mkdir()
-    over = threading.Event()
+    over, looked = threading.Event(), threading.Event()
     random_ = random.Random(7)
 
     def write() -> None:
         for n in range(40):
+            if n % 10 == 9:  # a busy machine looks seldom
+                looked.wait(60)
+                looked.clear()
             path = logs / f"{'ab'[n % 2]}.log"
             text = log(*(interval(f"{n % 24:02d}:{n // 24:02d}:{i:02d}", accepted=n) for i in range(20)))
             for part in (text[:50], text[50:]):
@@ -144,6 +147,7 @@ def test_a_writer_at_work(logs: Path, lake: Path) -> None:
     while not over.is_set():
         look(watcher)
         looks += 1
+        looked.set()
     writer.join()
     while look(watcher).changed or watcher.unsettled:
         pass
