@@ -23,7 +23,7 @@ _SCOPES = (
     "VLLM_CUSTOM_SCOPES_FOR_PROFILING=1 (from 0.10.2), from 0.29 with VLLM_USE_V2_MODEL_RUNNER=0 beside it (the V2 "
     "runner has no scopes); then POST /start_profile and /stop_profile with "
     "--profiler-config.profiler torch --profiler-config.torch_profiler_dir DIR (up to 0.12: VLLM_TORCH_PROFILER_DIR). "
-    "Profiled steps are slower than production's"
+    "Profiled steps are slower than production's; production's own: TRACELENS_RECORD=DIR (docs/record.md)"
 )
 _SPLIT = ("rho_verify", "overhead", "step_ms", "batch_size")
 SURFACES: tuple[Surface, ...] = (
