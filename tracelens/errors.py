@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parent
+
 
 class TracelensError(Exception):
     """Something the user can act on: the message says what, where and what to do next."""
@@ -35,3 +39,14 @@ class RejectsError(TracelensError):
     """`--strict`: some records were refused."""
 
     exit_code = 1
+
+
+def place_of(error: BaseException) -> str:
+    """The last place in our own code that an exception came through, `engines/x.py:12`; empty where there is none."""
+    place, frame = "", error.__traceback__
+    while frame is not None:
+        file = Path(frame.tb_frame.f_code.co_filename)
+        if file.is_relative_to(_PACKAGE):
+            place = f"{file.relative_to(_PACKAGE).as_posix()}:{frame.tb_lineno}"
+        frame = frame.tb_next
+    return place

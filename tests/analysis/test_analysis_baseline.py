@@ -258,6 +258,8 @@ def test_a_mean_of_many_requests_is_no_request(tmp_path: Path) -> None:
     total = alone.total.figures
     assert (total["tpot_ms"], total["tpot_requests"], total["ttft_ms"]) == (20.0, 30, 400.0)
     assert total["tpot_p50_ms"] is total["tpot_p95_ms"] is None
+    (told,) = (w for w in alone.warnings if w.code == "mean_tpot")
+    assert (told.evidence["run"], told.evidence["requests"]) == ("on", 30)
     assert total["speedup_tpot"] == pytest.approx(2.0)
     each = [*requests("on", None, 20, 10, ttft_us=200_000)]
     both = report(write_lake(tmp_path / "both", requests=[mean, *each, *plain], runs=BASELINE), ReportOptions(by=()))
@@ -267,6 +269,7 @@ def test_a_mean_of_many_requests_is_no_request(tmp_path: Path) -> None:
     sampled = [row | {"weight": 10.0} for row in requests("on", None, 20, 10)]
     drawn = report(write_lake(tmp_path / "drawn", requests=[*sampled, *plain], runs=BASELINE), ReportOptions(by=()))
     assert drawn.total.figures["tpot_requests"] == 10
+    assert "mean_tpot" not in {w.code for w in drawn.warnings}, "sampled requests have their tokens"
     assert drawn.total.figures["tpot_p50_ms"] == pytest.approx(20.0, rel=0.02)
 
 

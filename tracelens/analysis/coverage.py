@@ -188,7 +188,7 @@ def _held(figures: Mapping[str, Any]) -> set[str]:
         "plain_steps": figures.get("tau_committed"),
         "requests": figures.get("requests"),
         "single_rounds": True if "round" in (figures.get("grain") or "") else None,
-        "draft_time": figures.get("draft_ms_per_token") or figures.get("draft_ms"),
+        "draft_time": next((v for n in ("draft_ms_per_token", "draft_ms") if (v := figures.get(n)) is not None), None),
         "timed_drafts": figures.get("draft_ms_per_token"),
         "target_time": figures.get("target_ms"),
         "step_time": figures.get("step_ms"),

@@ -6,13 +6,12 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import typer.main
 
 from tracelens import __version__
 from tracelens.cli.group import LazyGroup, PipeClosed
-from tracelens.errors import TracelensError
+from tracelens.errors import TracelensError, place_of
 from tracelens.reporters.format import fold, visible
 
 USAGE = 3  # usage or input error; the option parser's own 2 would say "gate inconclusive"
@@ -126,14 +125,8 @@ def _usage(error: Exception, message: str) -> int:
 
 
 def _place(error: Exception) -> str:
-    own = Path(__file__).parent.parent
-    place, frame = "outside its own code", error.__traceback__
-    while frame is not None:
-        file = Path(frame.tb_frame.f_code.co_filename)
-        if file.is_relative_to(own):
-            place = f"at {file.relative_to(own.parent)}:{frame.tb_lineno}"
-        frame = frame.tb_next
-    return place
+    place = place_of(error)
+    return f"at tracelens/{place}" if place else "outside its own code"
 
 
 def _say(text: str) -> None:

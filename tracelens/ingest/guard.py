@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from tracelens.engines.base import Reject
-from tracelens.errors import StoppedError, TracelensError
+from tracelens.errors import StoppedError, TracelensError, place_of
 
 # The beginning of the reason of every such reject.
 FAULT = "a fault of tracelens"
@@ -21,7 +20,6 @@ RAISE = "TRACELENS_RAISE_FAULTS"
 
 # Trouble of the machine or of who called, which every further part would have as well.
 _PASS = (TracelensError, StoppedError, OSError, MemoryError)
-_PACKAGE = Path(__file__).parent.parent
 
 
 @contextmanager
@@ -44,20 +42,9 @@ def guarded(reader: str, rejects: list[Reject], line: int = 0) -> Iterator[None]
         # A panic inside polars is no Exception, and as much a fault of one part.
         if os.environ.get(RAISE) or not (isinstance(error, Exception) or type(error).__name__ == "PanicException"):
             raise
-        rejects.append(Reject(line, f"{FAULT}: reader {reader}: {type(error).__name__} {_place(error)}"))
+        rejects.append(Reject(line, f"{FAULT}: reader {reader}: {type(error).__name__} at {place_of(error)}"))
 
 
 def faults(rejects: Sequence[Reject]) -> list[str]:
     """The reasons of those rejects that are faults of ours, each once."""
     return list(dict.fromkeys(r.reason for r in rejects if r.reason.startswith(FAULT)))
-
-
-def _place(error: BaseException) -> str:
-    """The last place in our own code that the exception came through."""
-    place, frame = "", error.__traceback__
-    while frame is not None:
-        file = Path(frame.tb_frame.f_code.co_filename)
-        if file.is_relative_to(_PACKAGE):
-            place = f"at {file.relative_to(_PACKAGE).as_posix()}:{frame.tb_lineno}"
-        frame = frame.tb_next
-    return place

@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -19,22 +18,20 @@ from typing import Any
 from tracelens import logs
 from tracelens.engines.base import Engine
 from tracelens.ingest import copies, signals
-from tracelens.ingest.holdings import Held
 from tracelens.ingest.labels import Labels, read_labels, read_rules
 from tracelens.ingest.options import IngestOptions, Staged, Summary
 from tracelens.ingest.redact import held, redaction_of
 from tracelens.ingest.rows import parse_sets
 from tracelens.ingest.stage import GRID, Job, stage
+from tracelens.ingest.tally import Tally
 from tracelens.lake import ledger
 from tracelens.lake.store import Store, Transaction
-from tracelens.sources.discover import Skipped, SourceFile, discover
+from tracelens.sources.discover import SourceFile, discover
 from tracelens.sources.stream import BlockStream
 
 __all__ = ["IngestOptions", "Progress", "Summary", "adoptable_runs", "ingest", "is_json_log"]
 
 log = logging.getLogger(__name__)
-#: Wrong lines that a summary shows.
-EXAMPLES = 5
 # One commit for so many sources or bytes: a crash loses at most this much work.
 _BATCH_SOURCES = 256
 _BATCH_BYTES = 1 << 30
@@ -86,7 +83,7 @@ def ingest(
     store = Store(lake)
     known = ledger.read(lake)
     redaction = redaction_of(lake, options, known)
-    tally = _Tally(skipped)
+    tally = Tally(skipped)
     ids = "kept" if redaction is None else redaction.mark
     logs.info(log, "ingest begins", files=len(files), known=len(known.entries), request_ids=ids)
     sizes = tuple(sorted({_HEAD, *GRID, *known.sizes(), *(f.size for f in files if f.size)}))
@@ -186,7 +183,7 @@ def _batches(files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
         yield batch
 
 
-def _same_as_before(file: SourceFile, known: ledger.Ledger, tally: _Tally) -> bool:
+def _same_as_before(file: SourceFile, known: ledger.Ledger, tally: Tally) -> bool:
     """A file of a known size is hashed first: at a gigabyte a second that is far cheaper than to read it again."""
     if file.size not in known.sizes():
         return False
@@ -254,7 +251,7 @@ def _stage_in_worker(job: Job) -> Staged:
 
 
 def _commit(
-    txn: Transaction, done: Sequence[tuple[Job, Staged]], tally: _Tally, replace: bool, amend: Amend | None
+    txn: Transaction, done: Sequence[tuple[Job, Staged]], tally: Tally, replace: bool, amend: Amend | None
 ) -> None:
     """Look at the ledger as it is now, drop what is there already, replace what has grown, and commit."""
     begun = time.monotonic()
@@ -313,7 +310,7 @@ def _known_as(entry: Mapping[str, Any] | None, known: Mapping[str, str]) -> str 
     return None if entry is None else next((d for d in (entry["sha256"], entry["text_sha256"]) if d in known), None)
 
 
-def _drop_beginnings(txn: Transaction, rows: dict[str, dict[str, Any]], tally: _Tally) -> None:
+def _drop_beginnings(txn: Transaction, rows: dict[str, dict[str, Any]], tally: Tally) -> None:
     """A source of this batch that is the beginning of another one of it (a copy taken earlier) adds nothing."""
     for sha, entry in list(rows.items()):
         longer = next((r for r in rows.values() if r is not entry and _begins_with(r, entry)), None)
@@ -341,75 +338,3 @@ def _begins_with(longer: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
 def _drop(txn: Transaction, files: Sequence[str]) -> None:
     for name in files:
         (txn.folder / name).unlink(missing_ok=True)
-
-
-def _few(lines: str) -> str:
-    """Ranges of lines, the first of many."""
-    ranges = lines.split(",")
-    return ", ".join(ranges[:3]) + (f" and {len(ranges) - 3:,} more places" if len(ranges) > 3 else "")
-
-
-class _Tally:
-    """The summary as it grows."""
-
-    def __init__(self, skipped: Sequence[Skipped]) -> None:
-        self.notes: list[tuple[str, str]] = [(s.name, s.reason) for s in skipped]
-        self.remarks: list[tuple[str, str]] = []
-        self.held: dict[str, Held] = {}
-        self.unheld: set[str] = set()  # engines with rows that were not looked at (by the fast road)
-        self.copies: list[tuple[str, str]] = []
-        self.sources = 0
-        self.rows: Counter[str] = Counter()
-        self.surfaces: Counter[str] = Counter()
-        self.reasons: Counter[str] = Counter()
-        self.examples: list[str] = []
-        self.faults: list[tuple[str, str]] = []
-        self.rejects = 0
-        self.unrecognised = 0
-        self.bytes = 0
-
-    def skip(self, name: str, why: str) -> None:
-        self.notes.append((name, why))
-
-    def take(self, one: Staged) -> None:
-        assert one.entry is not None
-        self._add(one.entry, 1)
-        self.remarks += [(one.name, remark) for remark in one.remarks]
-        for engine, columns in one.held.items():
-            self.held.setdefault(engine, Held()).add(columns)
-        if "generic" not in one.held and any(s.startswith("generic.") for s in one.entry["surfaces"]):
-            self.unheld.add("generic")
-        self.reasons.update(one.reasons)
-        self.faults += [(one.name, what) for what in one.faults]
-        self.examples += [f"{one.name}:{line}: {why}" for line, why in one.first_rejects][
-            : max(0, EXAMPLES - len(self.examples))
-        ]
-
-    def copied(self, entry: Mapping[str, Any], names: Mapping[str, str]) -> None:
-        """A source that was taken, and whose records are in part another one's."""
-        for other, lines in (entry["same_as"] or {}).items():
-            self.copies.append((entry["name"], f"lines {_few(lines)} hold records of {names[other]}: counted once"))
-
-    def untake(self, entry: Mapping[str, Any], why: str) -> None:
-        self._add(entry, -1)
-        self.remarks = [r for r in self.remarks if r[0] != entry["name"]]
-        self.skip(entry["name"], why)
-
-    def _add(self, entry: Mapping[str, Any], sign: int) -> None:
-        self.sources += sign
-        self.bytes += sign * entry["bytes"]
-        self.rejects += sign * entry["rejects"]
-        self.unrecognised += sign * entry["unrecognised"]
-        for table, count in entry["rows"].items():
-            self.rows[table] += sign * count
-        for surface, count in entry["surfaces"].items():
-            self.surfaces[surface] += sign * count
-
-    def summary(self, seconds: float, request_ids: str) -> Summary:
-        return Summary(
-            self.sources, len(self.notes), {k: v for k, v in self.rows.items() if v}, self.rejects, self.unrecognised,
-            {k: v for k, v in sorted(self.surfaces.items()) if v}, dict(self.reasons.most_common()), tuple(self.notes),
-            tuple(self.examples), self.bytes, seconds, tuple(self.remarks),
-            {engine: held for engine, held in self.held.items() if engine not in self.unheld}, tuple(self.copies),
-            request_ids, tuple(self.faults),
-        )  # fmt: skip

@@ -94,9 +94,31 @@ group by run_id, surface order by steps desc, run_id, surface
 """
 
 
+# What a benchmark prints in the end: one row for all its requests, without their tokens.
+_MEANS = """
+select run_id, sum(weight)::bigint as requests from chosen_requests
+where weight > 1 and output_tokens is null and tpot_basis = 'logged' and tpot_us is not null
+  and not coalesce(error, false)
+group by run_id order by requests desc, run_id
+"""
+
+
 def alarms(con: duckdb.DuckDBPyConnection, total: Stratum) -> list[Warning]:
-    """TPOT that is a time of rounds, steps that are too short or too long to be steps, and steps of a profiler."""
-    return [*_tpot(con), *_steps(con, total), *_profiled(con)]
+    """TPOT that is a time of rounds or a mean over requests, steps that are none, and steps of a profiler."""
+    return [*_tpot(con), *_means(con), *_steps(con, total), *_profiled(con)]
+
+
+def _means(con: duckdb.DuckDBPyConnection) -> list[Warning]:
+    found = rows(con, _MEANS)
+    if not found:
+        return []
+    first = found[0]
+    text = (
+        f"the TPOT of run {first['run_id']} is a benchmark's mean over {first['requests']} requests"
+        f"{more(len(found))}: each request counts the same whatever its tokens, and there are no percentiles; "
+        "--save-detailed (vLLM) or --output-details (SGLang) lists the requests"
+    )
+    return [Warning("mean_tpot", text, {"runs": len(found), "run": first["run_id"], "requests": first["requests"]})]
 
 
 def _profiled(con: duckdb.DuckDBPyConnection) -> list[Warning]:
