@@ -75,8 +75,17 @@ def _is_whole(answer: dict[str, Any], expected: str) -> bool:
     return bool(answer["whole"] and answer["rows"] == expected and not answer["staged"])
 
 
+# At every how many-th step a fault is injected: in full, and with --quick.
+_EVERY = (1, 12)
+
+
+def which_steps(quick: bool) -> str:
+    """Where `injected` puts its faults, in words of the table."""
+    return f"every {_EVERY[1]}th step" if quick else "every step"
+
+
 def injected(work: Path, quick: bool) -> list[Row]:
-    """A fault at every step (quick: at every 12th) of a first ingest, and of one that replaces a source."""
+    """A fault at the steps of `which_steps` of a first ingest, and of one that replaces a source."""
     import faults
     from ingest_logs import log, run
     from test_ingest_crash import clone, server_lines
@@ -93,7 +102,7 @@ def injected(work: Path, quick: bool) -> list[Row]:
         if base is not None:
             clone(base, calm)
         [undisturbed] = _asked(logs, [("kill", -1, calm)])
-        steps = range(1, undisturbed["steps"] + 1, 12 if quick else 1)
+        steps = range(1, undisturbed["steps"] + 1, _EVERY[quick])
         cases = [(kind, step, work / f"{name}-{kind}-{step}") for step in steps for kind in faults.KINDS]
         for _, _, lake in cases if base is not None else ():
             clone(base, lake)
@@ -102,10 +111,11 @@ def injected(work: Path, quick: bool) -> list[Row]:
             counts[kind][1] += _is_whole(answer, undisturbed["rows"])
     seconds = time.monotonic() - begun
     errors = [sum(counts[k][i] for k in faults.KINDS if k != "kill") for i in (0, 1)]
+    where = which_steps(quick)
     return [
-        Row("disk errors (EIO, ENOSPC), one at every step of an ingest", f"{errors[0]} injected",
+        Row(f"disk errors (EIO, ENOSPC), one at {where} of an ingest", f"{errors[0]} injected",
             f"{errors[1]} survived", seconds),
-        Row("kill -9 at every step of an ingest", f"{counts['kill'][0]} kills", f"{counts['kill'][1]} survived", 0.0),
+        Row(f"kill -9 at {where} of an ingest", f"{counts['kill'][0]} kills", f"{counts['kill'][1]} survived", 0.0),
     ]  # fmt: skip
 
 

@@ -44,3 +44,11 @@ def test_what_counts_as_survived() -> None:
     assert _is_whole(answer, "abc")
     for change in ({"whole": False}, {"rows": "x"}, {"staged": ["left"]}):
         assert not _is_whole(answer | change, "abc")
+
+
+def test_the_table_says_at_which_steps() -> None:
+    from benchmarks.faults import _EVERY, which_steps
+
+    assert which_steps(False) == "every step"
+    assert which_steps(True) == f"every {_EVERY[True]}th step"
+    assert _EVERY[False] == 1
