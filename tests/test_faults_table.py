@@ -52,3 +52,21 @@ def test_the_table_says_at_which_steps() -> None:
     assert which_steps(False) == "every step"
     assert which_steps(True) == f"every {_EVERY[True]}th step"
     assert _EVERY[False] == 1
+
+
+def test_a_fault_of_a_reader_is_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside of tests an ingest makes a refused record of it, and goes on."""
+    from benchmarks import faults
+
+    from tracelens.ingest.guard import RAISE, guarded
+
+    def broken(*given: object, **more: object) -> None:
+        with guarded("x", []):
+            raise ZeroDivisionError
+
+    monkeypatch.delenv(RAISE)
+    monkeypatch.setattr(faults, "_CASES", (5, 3))
+    monkeypatch.setattr(faults, "_staged", broken)
+    [row] = faults.fuzzed(tmp_path, True)
+    assert (row.done, row.outcome.split(";")[0]) == ("3 cases", "3 crashes or hangs")
+    monkeypatch.setenv(RAISE, "1")  # for what comes behind
