@@ -126,19 +126,26 @@ def _from_text(text: str) -> dict[str, str]:
 
 def _file_and_more(text: str) -> tuple[Path, dict[str, str]]:
     """A path, and the pairs behind it; a name may hold commas of its own."""
-    if "," not in text or Path(text).exists():
+    if "," not in text or _exists(text):
         return Path(text), {}
     name, _, more = text.partition(",")
     return Path(name), _from_text(more)
+
+
+def _exists(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):  # too long for a name, or with a NUL in it
+        return False
 
 
 def _from_file(path: Path, more: Mapping[str, str]) -> dict[str, str]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"claim: cannot read {path}: {error.strerror}") from error
+        raise InputError(f"claim: cannot read {str(path)[:200]}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"claim: {path} is no JSON: {error}") from error
+        raise InputError(f"claim: {str(path)[:200]} is no JSON: {error}") from error
     if not isinstance(document, Mapping):
         raise InputError(f"claim: {path} must hold an object such as {{'alpha': 0.72, 'rho': 0.1, 'k': 5}}")
     if any(key in document for key in _PROFILE_KEYS):
