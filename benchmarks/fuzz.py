@@ -214,7 +214,8 @@ def _wrapped() -> list[bytes]:
     heads = (
         f"{at} stdout F ", f"{at} stderr P ", "[pod/vllm-0/main] ", f"<34>1 {at} node vllm 17 - - ",
         f'<34>1 {at} node vllm 17 id [a@1 b="c\\"]"] ', "May  6 12:00:01 node vllm[17]: ", f"{at} node vllm[17]: ",
-        f'{at} {{app="vllm",pod="a-1"}} ', f"{at} | ", "2026-05-06 12:00:01,123 | ", "vllm-1  | ", "\x1b[36m(EngineCore pid=7)\x1b[0m ",
+        f'{at} {{app="vllm",pod="a-1"}} ', f"{at} | ", "2026-05-06 12:00:01,123 | ", "vllm-1  | ",
+        "\x1b[36m(EngineCore pid=7)\x1b[0m ",
         "(APIServer pid=12) ",
     )  # fmt: skip
     lines = [head + inner for head in heads] + [heads[0] + heads[9] + heads[10] + inner]
@@ -234,7 +235,8 @@ def _wrapped() -> list[bytes]:
 def _questions() -> list[bytes]:
     rules = [{"name": "a", "task_type": "x", "request_id": "^r", "model": ["m"], "context_len": [0, 5]}]
     return [
-        b"request_id,task_type\nr-1,chat\nr-2,code\n", b'{"request_id": "r-1", "task_type": "chat", "temperature": 0.5}\n',
+        b"request_id,task_type\nr-1,chat\nr-2,code\n",
+        b'{"request_id": "r-1", "task_type": "chat", "temperature": 0.5}\n',
         json.dumps({"rules": rules}).encode(), json.dumps(rules).encode(), b"alpha=.72,rho=.1,k=5",
         b'{"alpha": 0.7, "rho": 0.1, "k": 5}', b'{"mean_accept_length": [2.5, 3], "k": [3, 5]}', b"@x.json,k=3",
     ]  # fmt: skip
@@ -243,9 +245,11 @@ def _questions() -> list[bytes]:
 def _traces() -> list[bytes]:
     """Profiler traces with the scopes of vLLM and RTP-LLM, and spans in protobuf."""
     names = ("gpu_model_runner: forward", "gpu_model_runner: draft", "gpu_model_runner: sample",
-             "execute_context_0(0)_generation_2(12)", "rtp_llm::MtpExecutor::process", "draft_model_decode")  # fmt: skip
+             "execute_context_0(0)_generation_2(12)", "rtp_llm::MtpExecutor::process",
+             "draft_model_decode")  # fmt: skip
     events = [
-        {"ph": "X", "cat": "user_annotation", "name": n, "pid": 1, "tid": 2, "ts": 10.0 * i, "dur": 8, "args": {"External id": i}}
+        {"ph": "X", "cat": "user_annotation", "name": n, "pid": 1, "tid": 2, "ts": 10.0 * i, "dur": 8,
+         "args": {"External id": i}}
         for i, n in enumerate(names)
     ]  # fmt: skip
     kernel = {
@@ -395,7 +399,8 @@ def runs(names: Sequence[str], seconds: int, work: Path) -> Iterator[Row]:
     for name in names:
         command = [sys.executable, "-m", "benchmarks.fuzz", "--one", name, str(seconds), str(work)]
         done = subprocess.run(
-            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", check=False
+            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace",
+            check=False,
         )  # fmt: skip
         folder = work / _file_name(name)
         (folder / "output.txt").write_text(done.stderr, encoding="utf-8")

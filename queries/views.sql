@@ -109,7 +109,12 @@ select *,
                 and coalesce(coalesce(list_sum(accepted_per_pos), 0) = accepted, true)
                 and accepted_per_pos = list_reverse_sort(accepted_per_pos)
                 and coalesce(list_max(accepted_per_pos) <= rounds, true))) as possible
-from read_parquet(lake_files('windows'), union_by_name = true, hive_partitioning = true, hive_types = {'date': date});
+from (
+  -- Older versions have not written these.
+  select null::double[] as counters, null::timestamp as counters_since where false
+  union all by name
+  from read_parquet(lake_files('windows'), union_by_name = true, hive_partitioning = true, hive_types = {'date': date})
+);
 
 create or replace view logged_requests as
 select *,
@@ -156,32 +161,6 @@ select source_id, other_id, split_part(part, '-', 1)::bigint as first_line,
        split_part(part, '-', -1)::bigint as last_line
 from parts;
 
--- A table: every query reads the lines of the lake through it, and takes half as long to plan as with a view. It is of the
--- moment when this file was read; read it again where more logs came in.
-create or replace temp table copied_lines as
-select distinct source_id, unnest(range(first_line, last_line + 1)) as source_line from copied_ranges;
-
-create or replace view rounds as
-select * exclude (possible) replace (coalesce(weight, 1) as weight),
-       draft_us / 1000.0 as draft_ms, target_us / 1000.0 as target_ms, sample_us / 1000.0 as sample_ms,
-       rollback_us / 1000.0 as rollback_ms, repack_us / 1000.0 as repack_ms, emit_lag_us / 1000.0 as emit_lag_ms,
-       step_us / 1000.0 as step_ms
-from logged_rounds anti join copied_lines using (source_id, source_line) where counts(possible);
-
-create or replace view windows as
-select * exclude (possible) replace (coalesce(weight, 1) as weight),
-       window_us / 1000.0 as window_ms, draft_us / 1000.0 as draft_ms, target_us / 1000.0 as target_ms,
-       sample_us / 1000.0 as sample_ms, rollback_us / 1000.0 as rollback_ms, repack_us / 1000.0 as repack_ms,
-       emit_lag_us / 1000.0 as emit_lag_ms, step_us / 1000.0 as step_ms, round_us / 1000.0 as round_ms
-from logged_windows anti join copied_lines using (source_id, source_line) where counts(possible);
-
-create or replace view requests as
-select * exclude (possible) replace (coalesce(weight, 1) as weight),
-       draft_us / 1000.0 as draft_ms, target_us / 1000.0 as target_ms, ttft_us / 1000.0 as ttft_ms,
-       decode_us / 1000.0 as decode_ms, e2e_us / 1000.0 as e2e_ms, queue_us / 1000.0 as queue_ms,
-       tpot_us / 1000.0 as tpot_ms
-from logged_requests anti join copied_lines using (source_id, source_line) where counts(possible);
-
 -- A run keeps its role whatever its other columns hold. Lakes of older versions have not all columns: NULL there.
 create or replace view runs as
 select * replace (case when num_speculative_tokens between 0 and 65536 then num_speculative_tokens end
@@ -191,6 +170,148 @@ from (
   union all by name
   from read_parquet(lake_files('runs'), union_by_name = true)
 );
+
+-- ---------------------------------------------------------------- counters that several sources scraped
+-- Counters of one process that several sources scraped. The first value of a source counts all that its process had
+-- counted before, and what another source tells of that must count once. So the windows of all of them are put in the
+-- order of time, and each is told again by what the counters stand at: the growth since the window before it, whichever
+-- source that is from. One process is what began to count at the same moment; where a process does not say when, it is
+-- the counters of one name in one scope, unless its sources contradict each other: counters fall where a source begins
+-- or tells of a new start itself, and nowhere else. A table, as copied_lines, and of the same moment.
+create or replace temp table continued as
+with scraped as (
+  select source_id from sources
+  where len(list_filter(map_keys(surfaces), lambda s: contains(s, 'metrics'))) > 0
+), scopes as (
+  select run_id, min(scope) as scope from runs group by run_id
+), stood as (
+  select w.source_id, w.source_line, w.surface, w.ts_start, w.ts_end, w.counters, w.counters_since,
+         -- What has grown from nothing: a first value, or the first behind a new start.
+         ts_start is null or coalesce(w.drafted = w.counters[4], w.generated_tokens = w.counters[13], false) as is_first,
+         hash(w.engine, w.surface, w.replica, w.model, w.task_type,
+              coalesce(w.counters_since::varchar,
+                       concat_ws(' ', coalesce(s.scope, w.run_id), coalesce(w.process, ''), 'not told'))) as process
+  from logged_windows w semi join scraped using (source_id) left join scopes s on s.run_id = w.run_id
+  where w.counters is not null and w.possible and w.source_line is not null
+), shared as (
+  select process, count(ts_end) = count(*) as timed from stood group by process
+  having min(source_id) <> max(source_id) and (timed or count(counters_since) = count(*))
+), placed as (
+  select s.*, row_number() over (
+           partition by process
+           order by case when timed then ts_end end,
+                    coalesce(counters[4], 0) + coalesce(counters[13], 0) + coalesce(counters[14], 0),
+                    source_id, source_line) as place
+  from stood s join shared using (process)
+), followed as (
+  select *, lag(place) over (partition by process, source_id order by place) as own_before from placed
+), cells as (
+  select process, place, unnest(range(1, len(counters) + 1)) as i, unnest(counters) as value from placed
+), compared as (
+  select *, i in (1, 2, 4, 5, 12, 13, 14)
+            and value < lag(value ignore nulls) over (partition by process, i order by place) as falls
+  from cells
+), starts as (
+  select process, place, sum(fell) over (partition by process order by place) as start
+  from (select process, place, coalesce(bool_or(falls), false)::integer as fell from compared group by process, place)
+), refuted as (
+  select distinct a.process
+  from followed a join starts s on s.process = a.process and s.place = a.own_before
+  join starts t on t.process = a.process and t.place = a.place
+  where not a.is_first and s.start <> t.start
+), settled as (
+  -- Plain steps are the difference of two counters, of which a page may show one a step later: the least from here on.
+  select c.process, c.place, s.start, c.i,
+         case when c.i <> 3 or c.value is null then c.value
+              else min(c.value) over (partition by c.process, s.start, c.i order by c.place
+                                      rows between current row and unbounded following) end as value
+  from cells c join starts s using (process, place)
+), differenced as (
+  select process, place, i,
+         value - coalesce(lag(value ignore nulls) over (partition by process, start, i order by place), 0) as growth
+  from settled
+), grown as (
+  select process, place, list(growth order by i) as growth from differenced group by process, place
+)
+select p.source_id, p.source_line, p.surface, g.growth, coalesce(list_max(g.growth) > 0, false) as grew,
+       lag(p.source_id) over start as other_id, p.counters_since is null as by_name, greatest(lag(p.ts_end) over start, p.ts_start) as since,
+       coalesce(other_id <> p.source_id, false) as continues
+from placed p join starts s using (process, place) join grown g using (process, place)
+anti join refuted using (process)
+window start as (partition by process, s.start order by place);
+
+-- Such a window by its counters. What contradicts itself is not known, as its reader would say: a page may have been
+-- made while a round was counted, and some counts are differences of counters.
+create or replace view counted_windows as
+with regrown as (
+  select l.*, c.since, list_transform(c.growth, lambda x: round(x)::bigint) as g,
+         case when rounds_basis = 'derived' and g[2] is null and drafted > 0 and g[4] * rounds % drafted = 0
+              then g[4] * rounds // drafted else g[2] end as r,
+         coalesce(g[5] <= g[4], true) as fits,
+         case when surface = 'sglang.metrics_finished' then fits and g[6] >= r
+              when surface = 'trtllm.metrics' then g[6] >= r
+              when surface = 'lmdeploy.metrics' and g[3] is null then g[6] between r and r + g[5]
+              else g[6] >= 0 and not coalesce(g[3] > 0 and g[6] = g[5] + r, false) end as emits,
+         coalesce(g[11], round(g[15] * r / nullif(case when g[6] >= r then g[6] end, 0))::bigint) as timed
+  from logged_windows l join (from continued where continues and grew) c using (source_id, source_line, surface)
+), told as (
+  select * exclude (since, g, r, fits, emits, timed) replace (
+           since as ts_start,
+           epoch_us(ts_end) - epoch_us(since) as window_us,
+           g[1] as steps,
+           case when surface = 'sglang.metrics_finished'
+                  or (fits and coalesce(r <= g[4] and (r > 0) = (g[4] > 0), true)) then r end as rounds,
+           case when emits or surface <> 'trtllm.metrics' then g[3] end as plain_steps,
+           case when fits then g[4] end as drafted,
+           case when fits then g[5] end as accepted,
+           case when emits then g[6] end as emitted,
+           case when fits and list_sum(g[16:]) = g[5] and g[16:] = list_reverse_sort(g[16:]) and g[16] <= r
+                     and list_min(g[16:]) >= 0 and len(list_filter(g[16:], lambda x: x is null)) = 0
+                then g[16:] end as accepted_per_pos,
+           -- Of times that are not used, the timers go on.
+           case when draft_us is not null and g[7] > 0 then g[7] end as draft_us,
+           case when target_us is not null and g[8] > 0 then g[8] end as target_us,
+           case when step_us is not null and g[9] > 0 then g[9] end as step_us,
+           case when timed > 0 then g[10] end as round_us,
+           case when timed > 0 then timed end as rounds_timed,
+           case when coalesce(timed, g[7], g[8], g[9]) > 0 then time_basis end as time_basis,
+           case when surface <> 'sglang.metrics_finished' then counts_basis
+                when fits and g[5] is not null then 'derived' end as counts_basis,
+           g[12] as preemptions, g[13] as generated_tokens, g[14] as prompt_tokens)
+  from regrown
+)
+from logged_windows anti join (from continued where continues) using (source_id, source_line, surface)
+union all by name
+from told;
+
+-- ---------------------------------------------------------------- what counts
+-- A table: every query reads the lines of the lake through it, and takes half as long to plan as with a view. It is of the
+-- moment when this file was read; read it again where more logs came in.
+create or replace temp table copied_lines as
+select distinct source_id, unnest(range(first_line, last_line + 1)) as source_line from copied_ranges
+except
+select source_id, source_line from continued;
+
+create or replace view rounds as
+select * exclude (possible) replace (coalesce(weight, 1) as weight),
+       draft_us / 1000.0 as draft_ms, target_us / 1000.0 as target_ms, sample_us / 1000.0 as sample_ms,
+       rollback_us / 1000.0 as rollback_ms, repack_us / 1000.0 as repack_ms, emit_lag_us / 1000.0 as emit_lag_ms,
+       step_us / 1000.0 as step_ms
+from logged_rounds anti join copied_lines using (source_id, source_line) where counts(possible);
+
+create or replace view windows as
+select * exclude (possible, counters, counters_since) replace (coalesce(weight, 1) as weight),
+       window_us / 1000.0 as window_ms, draft_us / 1000.0 as draft_ms, target_us / 1000.0 as target_ms,
+       sample_us / 1000.0 as sample_ms, rollback_us / 1000.0 as rollback_ms, repack_us / 1000.0 as repack_ms,
+       emit_lag_us / 1000.0 as emit_lag_ms, step_us / 1000.0 as step_ms, round_us / 1000.0 as round_ms
+from counted_windows anti join copied_lines using (source_id, source_line) where counts(possible);
+
+create or replace view requests as
+select * exclude (possible) replace (coalesce(weight, 1) as weight),
+       draft_us / 1000.0 as draft_ms, target_us / 1000.0 as target_ms, ttft_us / 1000.0 as ttft_ms,
+       decode_us / 1000.0 as decode_ms, e2e_us / 1000.0 as e2e_ms, queue_us / 1000.0 as queue_ms,
+       tpot_us / 1000.0 as tpot_ms
+from logged_requests anti join copied_lines using (source_id, source_line) where counts(possible);
 
 create or replace view rejects as from read_parquet(lake_files('rejects'), union_by_name = true);
 

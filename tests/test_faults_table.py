@@ -57,7 +57,6 @@ def test_the_table_says_at_which_steps() -> None:
 def test_a_fault_of_a_reader_is_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Outside of tests an ingest makes a refused record of it, and goes on."""
     from benchmarks import faults
-
     from tracelens.ingest.guard import RAISE, guarded
 
     def broken(*given: object, **more: object) -> None:

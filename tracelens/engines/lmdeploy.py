@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from tracelens.engines import counters, rows
+from tracelens.engines import counters, rows, scraped
 from tracelens.engines.base import Context, JsonRecord, Parsed, Reject, Surface, Tables
 from tracelens.engines.counters import Group, Layout, both
 from tracelens.engines.stacking import stacked
@@ -291,7 +291,20 @@ def _canonical(found: pl.DataFrame, places: Sequence[str]) -> pl.DataFrame:
         running=_int("now_running"),
         waiting=_int("now_waiting"),
         kv_cache_usage=pl.when(pl.col("kv") <= 1).then("kv"),
+        **_stood(places),
     )  # fmt: skip
+
+
+def _stood(places: Sequence[str]) -> dict[str, pl.Expr]:
+    """What the counters stand at, see `scraped.stood`."""
+    names = {"rounds_timed": "gaps", "generated_tokens": "generated", "prompt_tokens": "prompt"}
+    counts = {column: scraped.counted(name) for column, name in names.items()}
+    counts |= {c: pl.when("none").then(0.0).otherwise(scraped.counted(c)) for c in ("rounds", "drafted", "accepted")}
+    counts |= {
+        "plain_steps": pl.when("none").then("gaps"), "round_us": scraped.counted("gap_s") * 1e6,
+        "emitted": scraped.counted("generated") - pl.col("firsts"),
+    }  # fmt: skip
+    return scraped.stood(counts, [scraped.counted(c) for c in places])
 
 
 def _even(drafted: pl.Expr, rounds: pl.Expr) -> pl.Expr:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import polars as pl
 
@@ -11,7 +11,11 @@ from tracelens.engines.base import Reject
 from tracelens.engines.counters import Group
 from tracelens.engines.units import INT32_MAX
 
+#: What `counters` of a window holds before the counts by position, in this order (schemas/windows.json).
+STOOD = ("steps", "rounds", "plain_steps", "drafted", "accepted", "emitted", "draft_us", "target_us", "step_us",
+         "round_us", "rounds_timed", "preemptions", "generated_tokens", "prompt_tokens", "gaps")  # fmt: skip
 NO_COUNT = "a counter that is no whole number: query the metric itself, not an average or a rate of it"
+_LATEST = 4_102_444_800  # 2100, in seconds since 1970: no process began later
 RESTLESS = "counters fall again and again: several servers behind one address; scrape each of them by itself"
 
 
@@ -84,6 +88,26 @@ def level(column: str) -> pl.Expr:
     """A gauge that counts requests; null where it is no number of them."""
     value = pl.col(column)
     return pl.when((value >= 0) & (value <= INT32_MAX)).then(value.round()).cast(pl.Int64, strict=False)
+
+
+def stood(counts: Mapping[str, pl.Expr | str], positions: Sequence[pl.Expr | str] = ()) -> dict[str, pl.Expr]:
+    """Columns `counters` and `counters_since`: what the counters of a row stand at.
+
+    Args:
+        counts: of those of `STOOD` that the process has: its counter, null where the row does not count it (then the
+            next row's growth is from the row before).
+        positions: counters of accepted tokens by position, in order.
+    """
+    nothing = pl.lit(None, pl.Float64)
+    cells = [counts.get(name, nothing) for name in STOOD]
+    listed = [(pl.col(c) if isinstance(c, str) else c).cast(pl.Float64, strict=False) for c in (*cells, *positions)]
+    began = pl.when(pl.col("epoch").is_between(0, _LATEST)).then((pl.col("epoch") * 1e6).round())
+    return {"counters": pl.concat_list(listed), "counters_since": began.cast(pl.Int64).cast(pl.Datetime("us"))}
+
+
+def counted(column: str, growth: str | None = None) -> pl.Expr:
+    """A counter where its growth (`d.<column>`) counts; null in a row that leaves it to the next one."""
+    return pl.when(pl.col(growth or f"d.{column}").is_not_null()).then(column)
 
 
 def target(rows: pl.DataFrame) -> pl.Expr:

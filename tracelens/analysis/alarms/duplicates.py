@@ -91,9 +91,18 @@ group by c.source_id, c.other_id order by lines desc, name, other
 """
 
 
+_CONTINUED = """
+with selected_sources as (select distinct source_id from selected)
+select any_value(s.name) as name, any_value(o.name) as other, count(*) as windows, bool_or(c.by_name) as by_name
+from continued c join sources s on s.source_id = c.source_id join sources o on o.source_id = c.other_id
+where c.continues and c.other_id in (from selected_sources)
+group by c.source_id, c.other_id order by windows desc, name, other
+"""
+
+
 def alarms(con: duckdb.DuckDBPyConnection) -> list[Warning]:
     """Records of one surface that two sources hold alike: those that count once, and those that count twice."""
-    return [*_counted_once(con), *_counted_twice(con)]
+    return [*_counted_once(con), *_continued(con), *_counted_twice(con)]
 
 
 def _counted_once(con: duckdb.DuckDBPyConnection) -> list[Warning]:
@@ -108,6 +117,24 @@ def _counted_once(con: duckdb.DuckDBPyConnection) -> list[Warning]:
         " (same_as in the table sources names them)"
     )
     return [Warning("counted_once", text, {"lines": sum(f["lines"] for f in found), "pairs": len(found)})]
+
+
+def _continued(con: duckdb.DuckDBPyConnection) -> list[Warning]:
+    """Counters of one process in several sources: what one of them tells of is not counted again in another."""
+    found = rows(con, _CONTINUED)
+    if not found:
+        return []
+    worst, by_name = found[0], sum(bool(f["by_name"]) for f in found)
+    go = "windows of {} go" if worst["windows"] > 1 else "window of {} goes"
+    more = f"; so in {len(found) - 1} more pairs of sources" if len(found) > 1 else ""
+    guess = " (one server by its names, as it does not tell when it began: give two servers a --run each)"
+    text = (
+        f"{worst['windows']:,} {go.format(worst['name'] or 'a source')} on from counters that"
+        f" {worst['other'] or 'another'} holds, too: what they had counted before counts once{more}"
+        f"{guess if by_name else ''}"
+    )
+    evidence = {"windows": sum(f["windows"] for f in found), "pairs": len(found), "by_name": by_name}
+    return [Warning("continued", text, evidence)]
 
 
 def _counted_twice(con: duckdb.DuckDBPyConnection) -> list[Warning]:

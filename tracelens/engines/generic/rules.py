@@ -27,7 +27,9 @@ KINDS: Mapping[str, str] = {
 UNITS: Mapping[str, int] = {"_us": 1, "_ms": 1_000, "_s": 1_000_000}
 
 # The pipeline's own columns, and maps, in which a log could carry anything (paths, prompts): never read.
-NOT_READ = frozenset({"source_id", "source_line", "surface", "ts_basis", "labels", "config"})
+NOT_READ = frozenset(
+    {"source_id", "source_line", "surface", "ts_basis", "labels", "config", "counters", "counters_since"}
+)
 
 
 @cache
@@ -51,7 +53,7 @@ def stamp_columns(name: str) -> Mapping[str, tuple[str, float | None]]:
     units: dict[str, float | None] = {"": None, "_s": 1e6, "_ms": 1e3, "_us": 1.0, "_ns": 1e-3}
     found: dict[str, tuple[str, float | None]] = {}
     for column in table(name).columns:
-        if column.arrow == "timestamp[us]":
+        if column.arrow == "timestamp[us]" and column.name not in NOT_READ:
             aliases = [column.name] + (["ts"] if column.name == "ts_end" else [])
             found |= {f"{a}{suffix}": (column.name, factor) for a in aliases for suffix, factor in units.items()}
     return found

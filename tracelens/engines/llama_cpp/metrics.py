@@ -106,4 +106,13 @@ def _windows(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
         prompt_tokens=scraped.whole("d.prompt"),
         running=scraped.level("now_running"),
         waiting=scraped.level("now_waiting"),
+        **_stood(columns),
     )  # fmt: skip
+
+
+def _stood(columns: Sequence[str]) -> dict[str, pl.Expr]:
+    """What the counters stand at, see `scraped.stood`."""
+    names = {"rounds": "rounds", "drafted": "drafted", "accepted": "accepted", "generated_tokens": "generated",
+             "prompt_tokens": "prompt"}  # fmt: skip
+    counts = {column: scraped.counted(name) for column, name in names.items()}
+    return scraped.stood(counts, [scraped.counted(c) for c in columns])

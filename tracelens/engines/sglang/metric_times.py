@@ -75,6 +75,16 @@ def with_times(rows: pl.DataFrame, tables: Tables, surface: str) -> pl.DataFrame
     return rows.with_columns(time_basis=pl.when(timed).then(pl.lit("sum")))
 
 
+def stood() -> dict[str, pl.Expr]:
+    """What the timers stand at, us, as `with_times` takes their growth."""
+    told = {
+        "draft_us": pl.sum_horizontal("t.draft", "t.draft_extend", "t.draft_frozen"),
+        "target_us": pl.when("none").then(pl.coalesce("t.decode", "t.step")).otherwise("t.verify"),
+        "step_us": pl.when("none").then("t.step").otherwise(pl.sum_horizontal("t.step", "t.step_verify")),
+    }
+    return {name: seconds * 1e6 for name, seconds in told.items()}
+
+
 def _us(seconds: pl.Expr) -> pl.Expr:
     """Whole microseconds, half up; null where nothing ran."""
     return pl.when(seconds > 0).then((seconds * 1e6 + 0.5).floor()).cast(pl.Int64, strict=False)

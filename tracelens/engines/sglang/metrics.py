@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from tracelens.engines import counters
+from tracelens.engines import counters, scraped
 from tracelens.engines.base import Context, Parsed, Reject, Surface, Tables
 from tracelens.engines.counters import Group, Layout, both
 from tracelens.engines.sglang import metric_times
@@ -200,6 +200,7 @@ def _scheduled(rows: pl.DataFrame, exact: bool, tables: Tables) -> pl.DataFrame:
             running=_int("now_running"),
             waiting=_int("now_waiting"),
             kv_cache_usage=pl.when(pl.col("usage").is_between(0, 1)).then("usage"),
+            **_scheduled_stood(),
         )
         .select(*_PLACE, *_SCHEDULED_COLUMNS)
     )
@@ -222,7 +223,7 @@ _SCHEDULED_COLUMNS = (
     "steps", "rounds", "plain_steps", "drafted", "accepted", "emitted", "rounds_basis", "counts_basis",
     "num_speculative_tokens", "num_draft_nodes", *_TIMED, "draft_ms_per_token", "time_basis", "generated_tokens",
     "prompt_tokens", "running",
-    "waiting", "kv_cache_usage",
+    "waiting", "kv_cache_usage", "counters", "counters_since",
 )  # fmt: skip
 
 
@@ -287,7 +288,9 @@ def _finished(rows: pl.DataFrame) -> pl.DataFrame:
     """Windows of the front end: rounds and tokens of the requests that were finished in each."""
     sums = {name: _sum(f"d.{name}.plain", f"d.{name}.stream") for name in _COUNTED}
     none = pl.col("none").fill_null(False)
-    rows = rows.with_columns(**sums, none=none, rounds=pl.when(none).then(0.0).otherwise("d.rounds"))
+    rows = rows.with_columns(
+        **sums, none=none, all_rounds="rounds", rounds=pl.when(none).then(0.0).otherwise("d.rounds")
+    )
     out = (pl.col("generated") - pl.col("requests")).clip(lower_bound=0)
     # Fewer tokens than rounds: requests that were aborted, or a scrape between the two counts.
     rows = rows.with_columns(emitted=pl.when(out >= pl.col("rounds")).then(out))
@@ -319,6 +322,7 @@ def _finished(rows: pl.DataFrame) -> pl.DataFrame:
             generated_tokens=_int("generated"),
             prompt_tokens=_int("prompt"),
             running=_int("now_running"),
+            **_finished_stood(),
         )
         .select(*_PLACE, *_FINISHED_COLUMNS)
     )
@@ -327,7 +331,33 @@ def _finished(rows: pl.DataFrame) -> pl.DataFrame:
 _FINISHED_COLUMNS = (
     "task_type", "rounds", "plain_steps", "drafted", "accepted", "emitted", "rounds_basis", "counts_basis",
     "num_speculative_tokens", "round_us", "rounds_timed", "time_basis", "generated_tokens", "prompt_tokens", "running",
+    "counters", "counters_since",
 )  # fmt: skip
+
+
+def _scheduled_stood() -> dict[str, pl.Expr]:
+    """What the schedulers' counters stand at, see `scraped.stood`: rounds are an estimate of each window by itself."""
+    counts: dict[str, pl.Expr | str] = {
+        "steps": _sum("passes_graph", "passes_eager"), "generated_tokens": scraped.counted("tokens"),
+        "prompt_tokens": scraped.counted("prompt"), **metric_times.stood(),
+    }  # fmt: skip
+    return scraped.stood(counts)
+
+
+def _finished_stood() -> dict[str, pl.Expr]:
+    """What the front end's counters stand at, see `scraped.stood`."""
+    sums = {name: _sum(f"{name}.plain", f"{name}.stream") for name in _COUNTED}
+    none, out = pl.col("none"), sums["generated"] - sums["requests"]
+    rounds = pl.when(none).then(0.0).otherwise(scraped.counted("all_rounds", "d.rounds"))
+    counts: dict[str, pl.Expr | str] = {
+        "rounds": rounds, "emitted": out, "plain_steps": pl.when(none).then(out),
+        "accepted": pl.when(none).then(0.0).otherwise(out - rounds),
+        "drafted": pl.when(none).then(0.0).otherwise(rounds * pl.col("k")),
+        "generated_tokens": sums["generated"], "prompt_tokens": sums["prompt"],
+        "round_us": scraped.counted("gap_s") * 1e6, "gaps": scraped.counted("gaps"),
+        "rounds_timed": pl.when(none).then(scraped.counted("gaps")),
+    }  # fmt: skip
+    return scraped.stood(counts)
 
 
 def _in_place(rows: pl.DataFrame) -> pl.DataFrame:

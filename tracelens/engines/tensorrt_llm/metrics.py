@@ -173,7 +173,29 @@ def _windows(rows: pl.DataFrame, accepted: Sequence[str], config: dict[str, str]
         running=scraped.level("now_running"),
         waiting=scraped.level("now_waiting"),
         kv_cache_usage=pl.when(pl.col("kv").is_between(0, 1)).then("kv"),
+        **_stood(rows, accepted),
     )  # fmt: skip
+
+
+def _stood(rows: pl.DataFrame, accepted: Sequence[str]) -> dict[str, pl.Expr]:
+    """What the counters stand at, see `scraped.stood`."""
+    drafted = [c.replace(_ACCEPTED, _DRAFTED) for c in accepted]
+    placed = pl.col(f"d.{drafted[0]}").is_not_null() if drafted else pl.lit(False)
+
+    def total(columns: Sequence[str], whole: str) -> pl.Expr:
+        by_place = pl.sum_horizontal([pl.lit(0.0), *columns], ignore_nulls=False)
+        return pl.when("none").then(0.0).when(placed).then(by_place).otherwise(scraped.counted(whole))
+
+    counts = {
+        "drafted": total(drafted, "sum_drafted"), "accepted": total(accepted, "sum_accepted"),
+        "rounds": pl.when("none").then(0.0).when(placed).then(drafted[0] if drafted else None),
+        "generated_tokens": scraped.counted("generated"), "prompt_tokens": scraped.counted("prompt"),
+        "round_us": scraped.counted("decode_s") * 1e6,
+    }  # fmt: skip
+    out = scraped.counted("generated") - pl.col("firsts")
+    steps = out - counts["accepted"]
+    counts |= {"emitted": out, "plain_steps": steps - counts["rounds"], "rounds_timed": steps}
+    return scraped.stood(counts, [scraped.counted(c) for c in accepted])
 
 
 def _plain(rows: pl.DataFrame, configured: bool) -> pl.DataFrame:

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from tracelens.engines import counters
+from tracelens.engines import counters, scraped
 from tracelens.engines.base import Context, Parsed, Reject, Surface, Tables
 from tracelens.engines.counters import Group, Layout, both
 from tracelens.engines.units import LONGEST_DRAFT
@@ -121,7 +121,7 @@ def assemble(frames: Mapping[str, pl.DataFrame], context: Context) -> Tables:
     unsteady = counters.restless(rows)
     tables.rejects += [Reject(line, _RESTLESS, METRICS) for line in unsteady["line"]]
     rows = _plain(rows.join(unsteady, on="key", how="anti", maintain_order="left"))
-    tables.windows = _windows(_fitting(_rounds(rows, places, tables), places))
+    tables.windows = _windows(_fitting(_rounds(rows, places, tables), places), places)
     return tables
 
 
@@ -217,7 +217,7 @@ def _plain(rows: pl.DataFrame) -> pl.DataFrame:
     least = pl.col("total").reverse().cum_min().reverse().over("key", "segment")
     rows = rows.with_columns(total=pl.when(pl.col("total").is_not_null()).then(least))
     before = pl.col("total").forward_fill().shift(1).over("key", "segment")
-    return rows.with_columns(plain=pl.col("total") - before.fill_null(0.0)).drop("total")
+    return rows.with_columns(plain=pl.col("total") - before.fill_null(0.0))
 
 
 def _rounds(rows: pl.DataFrame, places: Sequence[str], tables: Tables) -> pl.DataFrame:
@@ -241,7 +241,9 @@ def _rounds(rows: pl.DataFrame, places: Sequence[str], tables: Tables) -> pl.Dat
     )
     rounds = pl.when("none").then(0.0).when(uncounted).then(even).when(possible).then(logged)
     basis = pl.when(pl.col("none") | uncounted).then(pl.lit("derived")).otherwise(pl.lit("logged"))
-    return rows.with_columns(rounds=rounds.cast(pl.Int64), rounds_basis=pl.when(rounds.is_not_null()).then(basis))
+    return rows.with_columns(
+        rounds=rounds.cast(pl.Int64), all_rounds="rounds", rounds_basis=pl.when(rounds.is_not_null()).then(basis)
+    )
 
 
 def _fitting(rows: pl.DataFrame, places: Sequence[str]) -> pl.DataFrame:
@@ -263,7 +265,7 @@ def _fitting(rows: pl.DataFrame, places: Sequence[str]) -> pl.DataFrame:
     )
 
 
-def _windows(rows: pl.DataFrame) -> pl.DataFrame:
+def _windows(rows: pl.DataFrame, places: Sequence[str]) -> pl.DataFrame:
     """Canonical windows of the rows in which something happened."""
     changed = pl.any_horizontal([pl.col(c) > 0 for c in rows.columns if c.startswith("d.")])
     scraped = pl.col("scrape").is_not_null()
@@ -274,7 +276,7 @@ def _windows(rows: pl.DataFrame) -> pl.DataFrame:
     timed = pl.col("d.gaps") > 0
     counted = pl.col("d.drafted").is_not_null() | pl.col("d.generated").is_not_null()
     return rows.select(
-        "ts_basis", "emitted", "accepted_per_pos", "rounds", "rounds_basis",
+        "ts_basis", "emitted", "accepted_per_pos", "rounds", "rounds_basis", **_stood(places),
         # Samples of a query or an export stand by series, not by time: the window's own number tells them apart.
         source_line=pl.when(scraped).then("line").otherwise((~scraped).cast(pl.Int64).cum_sum()),
         surface=pl.lit(METRICS),
@@ -300,6 +302,19 @@ def _windows(rows: pl.DataFrame) -> pl.DataFrame:
         waiting=_int("now_waiting"),
         kv_cache_usage="kv",
     )  # fmt: skip
+
+
+def _stood(places: Sequence[str]) -> dict[str, pl.Expr]:
+    """What the counters stand at, see `scraped.stood`."""
+    counted, zero = scraped.counted, pl.when("none").then(0.0)
+    counts: dict[str, pl.Expr | str] = {
+        "steps": counted("iterations"), "plain_steps": "total", "drafted": counted("drafted"),
+        "accepted": counted("accepted"), "rounds": zero.otherwise(counted("all_rounds", "d.rounds")),
+        "emitted": pl.when(pl.col("total").is_not_null() & pl.col("d.all_out").is_not_null()).then("out"),
+        "round_us": counted("gap_s") * 1e6, "rounds_timed": counted("gaps"), "preemptions": counted("preempted"),
+        "generated_tokens": counted("generated"), "prompt_tokens": counted("prompt"),
+    }  # fmt: skip
+    return scraped.stood(counts, [counted(c) for c in places])
 
 
 def _int(column: str) -> pl.Expr:
