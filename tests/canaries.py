@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tracelens.sources import exposition
+
 HERE = Path(__file__).parent
 SAMPLES = HERE.parent / "samples"
 
@@ -68,7 +70,7 @@ NEEDLES: Mapping[str, tuple[bytes, ...]] = {
 #: Keys whose text is what the tool is for (SCHEMA: names of models, runs, classes of traffic) or what makes a record
 #: one; their values stay as they are.
 KEPT = re.compile(
-    r"^(?:\w*model\w*|task_?type|engine\w*|method|\w*algorithm|version|\w*_version|run(?:_id)?|role|record|table|object|"
+    r"^(?:\w*model\w*|task_?type|engine\w*|method|\w*algorithm|version|\w*_version|run(?:_id|_name)?|role|record|table|object|"
     r"replica|process|kind|event|endpoint_type|backend|benchmark_phase|unit|type|date|\w*time(?:stamp)?\w*|ts\w*|"
     r"created\w*|asctime|ph|cat|surface|job|__name__|metric|le|quantile|levelname|stream|name|status|labels)$",
     re.I,
@@ -160,6 +162,9 @@ def planted(data: bytes, *, most: int, head: int = 24 << 10) -> Iterator[bytes]:
         return
     lines = text[:head].split("\n")
     lines = lines[:-1] if len(text) > head else lines
+    if exposition.looks(data):
+        yield from _pages(lines)
+        return
     records = [_json(line) for line in lines]
     if sum(r is not None for r in records) > len(lines) / 2:
         found = [r for r in records if r is not None]
@@ -229,6 +234,19 @@ def _put(value: Any, path: tuple[Any, ...], secret: str) -> Any:
     copy = dict(value) if isinstance(value, dict) else list(value)
     copy[path[0]] = _put(copy[path[0]], path[1:], secret)
     return copy
+
+
+def _pages(lines: list[str]) -> Iterator[bytes]:
+    """Prometheus text, which holds no other lines: secrets in labels and comments added, and in the values of labels."""
+    secret = itertools.cycle(SECRETS.values())
+
+    def quoted() -> str:
+        return json.dumps(next(secret), ensure_ascii=False)
+
+    added = [re.sub(r"\{", lambda _: f"{{note={quoted()},", line, count=1) for line in lines]
+    comments = [f"# HELP vllm:note_{i} {kind} {text}" for i, (kind, text) in enumerate(SECRETS.items())]
+    yield "\n".join([*comments, *added]).replace("\\n", " ").encode()
+    yield "\n".join(_texts_replaced(line, secret) for line in lines).encode()
 
 
 _QUOTED = re.compile(r"""(\w+)(["']?\s*[=:]\s*)(['"])((?:(?!\3).)*)\3""")

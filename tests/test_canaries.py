@@ -20,13 +20,18 @@ import pytest
 
 from tracelens import logs
 from tracelens.cli import run
+from tracelens.engines import load
 from tracelens.ingest.names import SECRET
 from tracelens.lake.salt import VARIABLE
+from tracelens.lake.schema import FACTS
 
 EVERY = bool(os.environ.get("TRACELENS_EVERY_CANARY"))
 FORMATS = ("table", "csv", "svg", "markdown", "parquet", "json", "html")
 # One sample of each surface and a site of each kind, where time is short.
-QUICK = re.compile(r"data/surfaces/|-site/|hostile/|data/rtp-llm/access_r0")
+QUICK = re.compile(
+    r"data/surfaces/|-site/|hostile/|canonical/baseline|data/rtp-llm/(access_r0|dash_sc|engine_main_debug|kmonitor_prom)"
+    r"|data/llama-cpp/trace|data/sglang/(server|finish)|data/tensorrt-llm/trtllm_iter|data/vllm/(otlp_spans|.*jsonformat)"
+)
 
 
 @dataclass
@@ -66,7 +71,11 @@ def planted_into(folder: Path, samples: list[Path], *, most: int, head: int) -> 
     count = 0
     for i, path in enumerate(samples):
         variants = list(canaries.planted(canaries.unpacked(path), most=most, head=head))
-        for j, data in enumerate(variants if EVERY else variants[-(i % 2) :][:1]):
+        if (
+            not EVERY
+        ):  # of a sample of one surface the records as they are with more in them, and those that are changed
+            variants = [variants[0], variants[-1]] if "surfaces" in path.parts else variants[-(i % 2) :][:1]
+        for j, data in enumerate(variants):
             (folder / f"{i:03d}-{j}.log").write_bytes(data)
             count += 1
     return count
@@ -97,9 +106,16 @@ def session(folder: Path) -> Outcome:
         called(texts, "inspect", "-v", *sorted((every if EVERY else few).iterdir())[: None if EVERY else 3])
         errors(texts, min(few.iterdir()), small)
     texts |= canaries.written(made)
-    sources = [row for p in (lake / "sources").iterdir() for row in pq.ParquetFile(p).read().to_pylist()]
-    surfaces = {surface for row in sources for surface, n in row["surfaces"] if n}
+    surfaces = surfaces_of(lake) | surfaces_of(small)
     return Outcome(texts, len(samples), count, surfaces)
+
+
+def surfaces_of(lake: Path) -> set[str]:
+    """The surfaces of the records that were recognised, and of the rows that were made of them."""
+    sources = [row for p in (lake / "sources").iterdir() for row in pq.ParquetFile(p).read().to_pylist()]
+    facts = [p for name in FACTS for p in (lake / name).rglob("*.parquet")]
+    rows = {surface for p in facts for surface in pq.ParquetFile(p).read(["surface"])["surface"].to_pylist()}
+    return rows | {surface for row in sources for surface, n in row["surfaces"] if n}
 
 
 def errors(texts: dict[str, bytes], log: Path, lake: Path) -> None:
@@ -134,6 +150,11 @@ def test_the_session_had_something_to_leak(outcome: Outcome) -> None:
     assert {s.partition(".")[0] for s in outcome.surfaces} >= {"vllm", "rtp", "sglang", "trtllm", "llama", "generic"}
     assert any(b"decoded" not in t and b"part=ingest" in t for t in outcome.texts.values())  # `-v` spoke
     assert sum(len(t) for t in outcome.texts.values()) > 200_000
+
+
+def test_every_surface_of_the_registry_has_a_canary(outcome: Outcome) -> None:
+    """A new surface needs a sample: `tests/data/surfaces/<surface>`, a few records as its engine writes them."""
+    assert {s.name for engine in load() for s in engine.surfaces} - outcome.surfaces == set()
 
 
 def test_leaks_are_found() -> None:

@@ -96,7 +96,7 @@ def series(engine: str, pages: int, *, seed: int = 1, restarts: Sequence[int] = 
 
 
 def windows(lake: Path, columns: str = COLUMNS + SPANS) -> list[tuple[Any, ...]]:
-    con = connect(lake)
+    con = connect(lake, grouped=False)
     try:
         return sorted(con.execute(f"select {columns} from windows").fetchall(), key=repr)
     finally:
@@ -248,10 +248,11 @@ def test_the_report_and_the_ledger_tell(tmp_path: Path, capsys: pytest.CaptureFi
     con.close()
     assert drafted == K * int(float(re.findall(r"num_drafts_total (\S+)", pages[-1])[0]))
     names = dict(table(lake, "sources", "source_id", "name"))
-    con = connect(lake)
-    found = con.execute((Path(__file__).parents[2] / "queries" / "sources.sql").read_text()).pl()
+    con = connect(lake, grouped=False)
+    asked = con.execute((Path(__file__).parents[2] / "queries" / "sources.sql").read_text())
+    found = [dict(zip([c for c, *_ in asked.description], row, strict=True)) for row in asked.fetchall()]
     con.close()
-    goes_on = {row["name"]: {names[p["key"]]: p["value"] for p in row["continues"] or ()} for row in found.to_dicts()}
+    goes_on = {row["name"]: {names[k]: n for k, n in (row["continues"] or {}).items()} for row in found}
     assert goes_on == {"a.prom": {}, "b.prom": {"a.prom": 1}}
 
 
