@@ -237,6 +237,7 @@ def _questions() -> list[bytes]:
     return [
         b"request_id,task_type\nr-1,chat\nr-2,code\n",
         b'{"request_id": "r-1", "task_type": "chat", "temperature": 0.5}\n',
+        b'[[task]]\ntype = "a"\nrequest_id = "^r"\nmodel = "m"\ntemperature = [0, 0.5]\n[[task]]\nat = 2026-05-06\n',
         json.dumps({"rules": rules}).encode(), json.dumps(rules).encode(), b"alpha=.72,rho=.1,k=5",
         b'{"alpha": 0.7, "rho": 0.1, "k": 5}', b'{"mean_accept_length": [2.5, 3], "k": [3, 5]}', b"@x.json,k=3",
     ]  # fmt: skip

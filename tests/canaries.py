@@ -237,7 +237,7 @@ def _put(value: Any, path: tuple[Any, ...], secret: str) -> Any:
 
 
 def _pages(lines: list[str]) -> Iterator[bytes]:
-    """Prometheus text, which holds no other lines: secrets in labels and comments added, and in the values of labels."""
+    """Prometheus text, which holds no other lines: secrets in added labels and comments, and in values of labels."""
     secret = itertools.cycle(SECRETS.values())
 
     def quoted() -> str:

@@ -71,10 +71,11 @@ def planted_into(folder: Path, samples: list[Path], *, most: int, head: int) -> 
     count = 0
     for i, path in enumerate(samples):
         variants = list(canaries.planted(canaries.unpacked(path), most=most, head=head))
-        if (
-            not EVERY
-        ):  # of a sample of one surface the records as they are with more in them, and those that are changed
-            variants = [variants[0], variants[-1]] if "surfaces" in path.parts else variants[-(i % 2) :][:1]
+        # Of the sample of a surface what is only added to is recognised for certain.
+        if not EVERY and "surfaces" in path.parts:
+            variants = [variants[0], variants[-1]][: 1 + (i % 3 == 0)]
+        elif not EVERY:
+            variants = variants[-(i % 2) :][:1]
         for j, data in enumerate(variants):
             (folder / f"{i:03d}-{j}.log").write_bytes(data)
             count += 1

@@ -168,7 +168,10 @@ def read_rules(path: Path | None) -> tuple[Rule, ...]:
         return ()
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # bytes that are no text, no TOML, no date, more digits than a number has
         raise InputError(f"{path}: not valid TOML: {error}") from error
     rules = document.get("task", [])
     if not isinstance(rules, list):
@@ -201,7 +204,9 @@ def _rule(path: Path, number: int, rule: Any) -> Rule:
 
 
 def _numbers(values: Any) -> bool:
-    return isinstance(values, Sequence) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    return isinstance(values, Sequence) and all(
+        isinstance(v, int | float) and not isinstance(v, bool) and abs(v) <= 1e9 for v in values
+    )
 
 
 def _pattern(where: str, key: str, value: Any) -> None:

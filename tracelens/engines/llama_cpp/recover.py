@@ -29,7 +29,7 @@ def positions(accepted: int, rounds: int, rates: Sequence[float]) -> list[int] |
 
     None too where no whole numbers print as these rates or where they do not add up to `accepted`.
     """
-    if not 0 < rounds < 1000:
+    if not 0 < rounds < 1000 or not all(0 <= rate <= 1 for rate in rates):
         return None
     counts = [round(rate * rounds) for rate in rates]
     if any(abs(c / rounds - rate) > 0.00051 for c, rate in zip(counts, rates, strict=True)) or sum(counts) != accepted:

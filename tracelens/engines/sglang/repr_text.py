@@ -20,6 +20,7 @@ _META = "'meta_info': {"
 _STRING = re.compile(r"""(?<!\\)(?:'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+")""")
 _WORD = re.compile(r"'[\w.:/-]{1,80}'")
 _NUMBER = r"-?\d{1,18}(?:\.\d{1,20})?(?:[eE][+-]?\d{1,3})?"
+_DIGITS = 400  # beyond it no double is a number any more
 _PAIR = re.compile(rf"'(\w{{1,64}})': (?:({_NUMBER})(?=[,}}])|'([^']*)'|\[([\d, ]{{0,20000}})\])")
 _SAMPLING = "sampling_params={"
 _FINISH = re.compile(r"'finish_reason': \{'type': '(\w{1,32})'")
@@ -55,14 +56,19 @@ def _plain(part: str) -> str:
     return _STRING.sub(lambda hit: hit.group() if _WORD.fullmatch(hit.group()) else "''", part)
 
 
+def _whole(number: str) -> int | float:
+    """A whole number; of more digits than Python reads, as no count has, the nearest that refuses itself: infinity."""
+    return int(number) if len(number) < _DIGITS else float(number)
+
+
 def _pairs(part: str) -> dict[str, Any]:
     """`'key': value` pairs; the first of a name counts."""
     out: dict[str, Any] = {}
     for name, number, word, many in _PAIR.findall(part):
         if number:
-            out.setdefault(name, float(number) if re.search(r"[.eE]", number) else int(number))
+            out.setdefault(name, float(number) if re.search(r"[.eE]", number) else _whole(number))
         elif many:
-            out.setdefault(name, [int(n) for n in many.split(",") if n.strip()])
+            out.setdefault(name, [_whole(n) for n in many.split(",") if n.strip()])
         elif word:
             out.setdefault(name, word)
     return out
