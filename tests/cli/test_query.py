@@ -207,3 +207,13 @@ def test_limits_that_are_none(
 
 def test_without_a_limit(lake: Path) -> None:
     assert run(["query", "SELECT 1", "--lake", str(lake), "--time-limit", "0"]) == 0
+
+
+def test_a_condition_has_the_time_of_a_query(
+    lake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--where` is SQL of anybody; what else a report asks takes as long as the lake is large."""
+    monkeypatch.setattr(sql, "SECONDS", 0.001)
+    assert run(["report", "--lake", str(lake), "--where", "drafted > 0"]) == 3
+    assert "--where: stopped after 0.001 s" in capsys.readouterr().err
+    assert run(["report", "--lake", str(lake)]) == 0

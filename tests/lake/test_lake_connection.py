@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 import tracelens
 from tracelens.errors import InputError
-from tracelens.lake.connection import connect
+from tracelens.lake.connection import connect, silent
 from tracelens.lake.store import Store
 
 
@@ -53,3 +54,34 @@ def test_a_slow_query_prints_nothing_into_the_answer(how: str, speaks: bool) -> 
 def test_every_connection_of_the_package_is_a_silent_one() -> None:
     sources = {p.name for p in Path(tracelens.__file__).parent.rglob("*.py") if "duckdb.connect(" in p.read_text()}
     assert sources == {"connection.py"}
+
+
+# ---------------------------------------------------------------- what outgrows the memory
+
+
+def test_what_outgrows_the_memory_is_put_aside_in_private_and_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not into `.tmp` of the folder that the user is in, for everybody to read."""
+    monkeypatch.chdir(tmp_path)
+    con = silent()
+    [(folder,)] = con.execute("select current_setting('temp_directory')").fetchall()
+    assert Path(folder).stat().st_mode & 0o077 == 0
+    con.execute("set memory_limit = '30MB'; set threads = 1; set enable_external_access = false")
+    con.execute("create table t as select i, md5(i::varchar) as s from range(1000000) r(i)")
+    assert sum(p.stat().st_size for p in Path(folder).iterdir()) > 1 << 20
+    assert list(tmp_path.iterdir()) == []
+    con.close()
+    del con
+    gc.collect()
+    assert not Path(folder).exists()
+
+
+def test_without_a_temporary_folder_nothing_is_put_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object, **more: object) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.mkdtemp", full)
+    con = silent()
+    assert con.execute("select current_setting('temp_directory')").fetchall() == [("",)]
+    con.close()

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelens.analysis import absent, cautions, costs, coverage, figures
+from tracelens.analysis import absent, cautions, costs, coverage, figures, sql
 from tracelens.analysis.answers import Answers, Key, ask
 from tracelens.analysis.asked import encodable
 from tracelens.analysis.claim import Claim
@@ -128,45 +128,61 @@ class Session:
 def opened(lake: Path, question: Question, more: Sequence[str] = ()) -> Iterator[Session]:
     """Open a lake for one question and answer the queries that every analysis needs, and `more`.
 
+    A `where` is anybody's SQL, and has the time of a `query`; what else is asked takes as long as the lake is large.
+
     Raises:
-        InputError: no lake there, an unknown column or run, a `where` that is no expression over `facts`.
+        InputError: no lake there, an unknown column or run, a `where` that is no expression over `facts` or takes too
+            long, more memory than there is.
     """
-    by = tuple(dict.fromkeys(question.by))
+    import duckdb
+
     _check(question)
     progress.expect(ASKED + len(more))
     con = connect(lake, grouped=False, keep=True)
     try:
-        keep_small_tables(con)
-        define_grouping(con)
-        run = question.baseline if isinstance(question.baseline, str) else None
-        _set_variables(con, question, run)
-        chosen = Selection(by, question.where, question.since, question.until, question.runs, run, question.label)
-        defined = define_strata(con, chosen)
-        answers = ask(con, defined, more)
-        strata = [
-            Stratum(dict(zip(by, key, strict=True)), stratum_figures(answers, key, question))
-            for key in answers.strata()
-            if by
-        ]
-        shown = tuple(s for s in strata if any(s.figures.get(name) is not None for name in _SUBSTANCE))
-        hidden = absent.without_class(shown)
-        engines = con.execute(
-            "select engine, bool_or(run_id in (select run_id from held where starts_with(surface, 'generic.')))"
-            " from unit_sums group by engine"
-        ).fetchall()
-        yield Session(
-            con,
-            question,
-            defined,
-            answers,
-            tuple(s for s in shown if s not in hidden),
-            Stratum({}, stratum_figures(answers, None, question)),
-            hidden,
-            tuple(engine for engine, _ in engines),
-            frozenset(engine for engine, is_canonical in engines if is_canonical),
-        )
+        with sql.Clock(con, sql.Limits(None if question.where is None else sql.SECONDS)):
+            yield _session(con, question, more)
+    except duckdb.InterruptException as error:
+        if question.where is None:
+            raise
+        raise InputError(f"--where: stopped after {sql.SECONDS:g} s; narrow it by --since, --until, --run") from error
+    except duckdb.OutOfMemoryException as error:
+        raise InputError(f"{error}\nnarrow the question (--since, --until, --run)") from error
     finally:
         con.close()
+
+
+def _session(con: duckdb.DuckDBPyConnection, question: Question, more: Sequence[str]) -> Session:
+    by = tuple(dict.fromkeys(question.by))
+    keep_small_tables(con)
+    define_grouping(con)
+    run = question.baseline if isinstance(question.baseline, str) else None
+    _set_variables(con, question, run)
+    chosen = Selection(by, question.where, question.since, question.until, question.runs, run, question.label)
+    defined = define_strata(con, chosen)
+    answers = ask(con, defined, more)
+    strata = [
+        Stratum(dict(zip(by, key, strict=True)), stratum_figures(answers, key, question))
+        for key in answers.strata()
+        if by
+    ]
+    shown = tuple(s for s in strata if any(s.figures.get(name) is not None for name in _SUBSTANCE))
+    hidden = absent.without_class(shown)
+    engines = con.execute(
+        "select engine, bool_or(run_id in (select run_id from held where starts_with(surface, 'generic.')))"
+        " from unit_sums group by engine"
+    ).fetchall()
+    return Session(
+        con,
+        question,
+        defined,
+        answers,
+        tuple(s for s in shown if s not in hidden),
+        Stratum({}, stratum_figures(answers, None, question)),
+        hidden,
+        tuple(engine for engine, _ in engines),
+        frozenset(engine for engine, is_canonical in engines if is_canonical),
+    )
 
 
 def stratum_figures(answers: Answers, key: Key, question: Question) -> dict[str, Any]:

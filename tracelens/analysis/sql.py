@@ -101,7 +101,7 @@ def ask(lake: Path, sql: str, limits: Limits = DEFAULT) -> tuple[list[str], Iter
     from tracelens.lake.connection import connect
 
     con = connect(lake, keep=True)
-    clock = _Clock(con, limits)
+    clock = Clock(con, limits)
     try:
         with clock:
             steady(con)
@@ -113,7 +113,7 @@ def ask(lake: Path, sql: str, limits: Limits = DEFAULT) -> tuple[list[str], Iter
     return names, _rows(con, first, clock, limits)
 
 
-class _Clock:
+class Clock:
     """Holds a connection to its limits: the time that DuckDB works, not that of whoever reads the rows.
 
     Its thread lives while DuckDB works, so that an answer nobody reads to its end leaves none behind.
@@ -151,8 +151,8 @@ def _stopped(limits: Limits) -> str:
     return f"stopped after {limits.seconds:g} s: narrow the question (--time-limit allows more; 0 has no end)"
 
 
-def _reason(error: Exception, limits: Limits) -> str | None:
-    """What was too much; None where it is another error."""
+def reason(error: Exception, limits: Limits) -> str | None:
+    """What was too much of a question; None where it is another error."""
     import duckdb
 
     if isinstance(error, duckdb.InterruptException):
@@ -175,7 +175,7 @@ def read(lake: Path, sql: str, limits: Limits = DEFAULT) -> Iterator[tuple[pa.Sc
 
     con = connect(lake, keep=True)
     try:
-        clock = _Clock(con, limits)
+        clock = Clock(con, limits)
         with clock:
             steady(con)
             relation = con.sql(_statement(con, sql))
@@ -188,7 +188,7 @@ def read(lake: Path, sql: str, limits: Limits = DEFAULT) -> Iterator[tuple[pa.Sc
         con.close()
 
 
-def _batches(reader: pa.RecordBatchReader, clock: _Clock, limits: Limits) -> Iterator[pa.RecordBatch]:
+def _batches(reader: pa.RecordBatchReader, clock: Clock, limits: Limits) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     while True:
@@ -224,7 +224,7 @@ def _check_types(relation: duckdb.DuckDBPyRelation) -> None:
             raise InputError(f"SQL: column {name} is a {odd}, which Parquet and Arrow do not have: cast it to VARCHAR")
 
 
-def _rows(con: Any, first: list[Any], clock: _Clock, limits: Limits) -> Iterator[Sequence[Any]]:
+def _rows(con: Any, first: list[Any], clock: Clock, limits: Limits) -> Iterator[Sequence[Any]]:
     import duckdb
 
     chunk = first
@@ -234,13 +234,13 @@ def _rows(con: Any, first: list[Any], clock: _Clock, limits: Limits) -> Iterator
             with clock:
                 chunk = con.fetchmany(_CHUNK)
         except duckdb.Error as error:
-            raise InputError(_reason(error, limits) or f"SQL: {error}") from error
+            raise InputError(reason(error, limits) or f"SQL: {error}") from error
 
 
 def _refused(error: Exception, con: Any, limits: Limits) -> InputError:
     import duckdb
 
-    too_much = _reason(error, limits)
+    too_much = reason(error, limits)
     if too_much is not None:
         return InputError(too_much)
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import tempfile
 import weakref
 from collections.abc import Iterable
 from contextlib import suppress
@@ -46,15 +48,28 @@ TINY = 1 << 20
 
 
 def silent() -> duckdb.DuckDBPyConnection:
-    """An in-memory DuckDB that loads no extension and prints nothing.
+    """An in-memory DuckDB that loads no extension, prints nothing, and leaves nothing behind.
 
-    DuckDB 2.0 prints a progress bar to stdout for whatever takes two seconds, in the middle of our JSON.
+    DuckDB 2.0 prints a progress bar to stdout for whatever takes two seconds, in the middle of our JSON. What outgrows
+    the memory it would put into `.tmp` of the folder that the user happens to be in: rows of the lake, for everybody to
+    read. They go into a folder of the connection alone, which goes with it.
     """
     import duckdb
 
     con = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
     con.execute("set enable_progress_bar_print = false")
+    con.execute("set temp_directory = $1", [_private_folder(con)])
     return con
+
+
+def _private_folder(con: duckdb.DuckDBPyConnection) -> str:
+    """A folder that only this user can read, as long as the connection; "" (no file at all) where there is no place."""
+    try:
+        folder = tempfile.mkdtemp(prefix="tracelens-")
+    except OSError:  # no temporary folder that can be written, or no room in it
+        return ""
+    weakref.finalize(con, shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def connect(
