@@ -7,11 +7,13 @@ has a licence that is not on the list; `pip-audit` runs where it is installed (i
 from __future__ import annotations
 
 import importlib.metadata as metadata
+import json
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 #: Licences that may go along with Apache-2.0 code: permissive, and MPL-2.0, which binds its own files only.
@@ -58,8 +60,35 @@ def main() -> None:
     if audit is None:
         print("pip-audit is not installed: known weaknesses were not looked for")
     else:
-        bad += subprocess.run([audit, "--progress-spinner", "off"], check=False).returncode != 0
+        done = subprocess.run(
+            [audit, "--progress-spinner", "off", "--format", "json"], capture_output=True, text=True, check=False
+        )
+        text, weak = audited(done.stdout, installed())
+        print(text)
+        bad += weak
     sys.exit(1 if bad else 0)
+
+
+def audited(answer: str, wanted: Iterable[str]) -> tuple[str, int]:
+    """What pip-audit's JSON says of the packages that are ours, and how many have a known weakness.
+
+    It ends well, and says that nothing is known, also where it could ask nobody: then this says so.
+    """
+    try:
+        told = {d["name"].lower(): d for d in json.loads(answer)["dependencies"]}
+    except (ValueError, KeyError):
+        return "pip-audit reached no database: known weaknesses were not looked for", 0
+    ours = {_plain(name) for name in wanted}
+    asked = [d for name, d in told.items() if _plain(name) in ours and "skip_reason" not in d]
+    if not asked:
+        return "pip-audit reached no database: known weaknesses were not looked for", 0
+    weak = [f"{d['name']} {d['version']}: {', '.join(v['id'] for v in d['vulns'])}" for d in asked if d["vulns"]]
+    head = f"pip-audit knows {len(asked)} of {len(ours)} packages: {len(weak)} with a known weakness"
+    return "\n".join([head, *weak]), len(weak)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 if __name__ == "__main__":

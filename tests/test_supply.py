@@ -38,3 +38,21 @@ def test_security_says_what_the_tests_do() -> None:
     assert "LAKE.redact-salt" in text
     for module in re.findall(r"`python -m ([\w.]+)", text):
         assert (ROOT / Path(*module.split(".")).with_suffix(".py")).is_file()
+
+
+def test_an_audit_that_asked_nobody_says_so() -> None:
+    """pip-audit itself says then that no weakness is known, and ends well."""
+    import json
+
+    from benchmarks.supply import audited
+
+    skipped = {"name": "polars", "skip_reason": "not found on PyPI and could not be audited"}
+    nothing = "pip-audit reached no database: known weaknesses were not looked for"
+    assert audited(json.dumps({"dependencies": [skipped], "fixes": []}), ["polars"]) == (nothing, 0)
+    assert audited("", ["polars"]) == (nothing, 0)
+    other = {"name": "pip", "version": "1", "vulns": [{"id": "CVE-1"}]}
+    assert audited(json.dumps({"dependencies": [skipped, other]}), ["polars"]) == (nothing, 0)
+    fine, weak = ({"name": n, "version": "1", "vulns": v} for n, v in (("duckdb", []), ("a.b", [{"id": "CVE-2"}])))
+    text, count = audited(json.dumps({"dependencies": [skipped, fine, weak]}), ["polars", "duckdb", "a_b"])
+    assert count == 1
+    assert text == "pip-audit knows 2 of 3 packages: 1 with a known weakness\na.b 1: CVE-2"
