@@ -134,7 +134,8 @@ def opened(lake: Path, question: Question, more: Sequence[str] = ()) -> Iterator
     by = tuple(dict.fromkeys(question.by))
     _check(question)
     progress.expect(ASKED + len(more))
-    con = connect(lake, grouped=False, keep=True)
+    days = [None if moment is None else utc(moment).date() for moment in (question.since, question.until)]
+    con = connect(lake, grouped=False, keep=True, ahead=(days[0], days[1]))
     try:
         keep_small_tables(con)
         define_grouping(con)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -81,7 +81,7 @@ class Watcher:
         self._adopted: Adopted | None = None
         self._labels = mark_of(options.labels)
         self._begun: float | None = None  # when the last look began
-        self._place: tuple[int, int] | None = None
+        self._place: Hashable | None = None
         self._shown: ledger.Ledger | None = None  # the lake before looks that failed
 
     def round(self, progress: Progress | None = None, *, everything: bool = False) -> Round:
