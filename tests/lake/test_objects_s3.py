@@ -40,7 +40,7 @@ class Server:
     log: Path
 
     def requests(self) -> list[str]:
-        return re.findall(r'"((?:GET|PUT|POST|HEAD|DELETE) /\S*) HTTP', self.log.read_text())
+        return re.findall(r'"(?:\x1b\[[0-9;]*m)*((?:GET|PUT|POST|HEAD|DELETE) /\S*) HTTP', self.log.read_text())
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_a_day_that_a_query_leaves_out_costs_its_footer(
 ) -> None:
     ingest([str(rounds(tmp_path / "logs"))], lake, IngestOptions(jobs=1))
     monkeypatch.setattr(connection, "TINY", 0)  # small lakes are read whole, once
-    monkeypatch.setattr(mirror, "TAIL", 4096)
+    monkeypatch.setattr(mirror, "TAIL", 16384)
     objects.objects_of.cache_clear()
     before = len(server.requests())
     _, found = ask(lake, "select count(*), sum(accepted) from rounds where date = date '2026-05-02'")
@@ -163,7 +163,7 @@ def test_a_connection_reads_the_lake_and_nothing_else(
     import duckdb
 
     ingest([str(rounds(tmp_path / "logs"))], lake, IngestOptions(jobs=1))
-    monkeypatch.setattr(mirror, "TAIL", 4096)
+    monkeypatch.setattr(mirror, "TAIL", 16384)
     objects.objects_of.cache_clear()
     (tmp_path / "secret.csv").write_text("a\n1\n")
     con = connection.connect(lake)

@@ -45,11 +45,13 @@ class LakeFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no type
         """The name of a file for DuckDB."""
         return f"{self.root}{wanted.key}"
 
-    def _wanted(self, path: str) -> Object:
+    def _key(self, path: str) -> str:
         # DuckDB's patterns: what is special stands in brackets.
-        key = re.sub(r"\[([*?\[])\]", r"\1", path.removeprefix(self.root))
+        return re.sub(r"\[([*?\[])\]", r"\1", path.removeprefix(self.root))
+
+    def _wanted(self, path: str) -> Object:
         try:
-            return self._files[key]
+            return self._files[self._key(path)]
         except KeyError:
             raise FileNotFoundError(path) from None
 
@@ -62,11 +64,8 @@ class LakeFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no type
         return _LONG_AGO
 
     def glob(self, path: str, **_: Any) -> list[str]:
-        """The file of that name, without patterns."""
-        try:
-            return [self.name(self._wanted(path))]
-        except FileNotFoundError:
-            return []
+        """The file of that name, without patterns; whether there is one, it is told when it is opened."""
+        return [self.root + self._key(path)]
 
     def open(self, path: str, mode: str = "rb", **_: Any) -> LakeFile:
         """Open a file for reading.
