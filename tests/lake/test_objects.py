@@ -289,6 +289,15 @@ def test_a_prefix_with_other_objects_is_no_lake(lake: Path) -> None:
         connect(lake)
 
 
+def test_a_store_that_overwrites_is_refused(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fs = type(Bucket(lake)._fs)
+    real = fs.pipe_file
+    monkeypatch.setattr(fs, "pipe_file", lambda self, path, value, mode="": real(self, path, value))
+    with pytest.raises(InputError, match="does not know writes that do not overwrite"):
+        Store(lake)
+    assert buckets.keys(lake) == set()
+
+
 @pytest.mark.parametrize("content", [b"", b"{}", b"no gzip"])
 def test_a_broken_manifest_is_named(lake: Path, content: bytes) -> None:
     put(lake, a="one")

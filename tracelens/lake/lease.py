@@ -9,15 +9,18 @@ waiter measures with his own. A holder who was only slow is kept from committing
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 import uuid
 from contextlib import suppress
 from typing import Any
 
+from tracelens import logs
 from tracelens.errors import InputError
 from tracelens.lake.bucket import Bucket
 
+log = logging.getLogger(__name__)
 PREFIX = ".staging"
 _NAME = f"{PREFIX}/lease-"
 #: Seconds between two beats, and without one until a waiter takes over.
@@ -74,7 +77,7 @@ def acquire(bucket: Bucket) -> Lease:
     """Wait for the right to write, and take it."""
     owner = uuid.uuid4().hex
     seen: tuple[int, bytes] | None = None
-    since = 0.0
+    since, told = 0.0, False
     while True:
         numbers = _numbers(bucket)
         last = max(numbers, default=0)
@@ -91,6 +94,9 @@ def acquire(bucket: Bucket) -> Lease:
                     bucket.delete(_key(number))
                 return Lease(bucket, last + 1, owner, taken_over=not released)
             continue
+        if not told and now - since > BEAT:
+            told = True
+            logs.info(log, "another writer holds the lake, or was killed", lake=str(bucket.root), waits=PATIENCE)
         time.sleep(_PAUSE)
 
 

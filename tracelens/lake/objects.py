@@ -87,8 +87,25 @@ class Objects:
                 raise InputError(
                     f"{self.root} holds other objects than a lake's; name an empty prefix of the bucket with --lake"
                 )
+            self._check_store()
             return False
         return not set(names) - set(head.files) and not self._staged()
+
+    def _check_store(self) -> None:
+        """Refuse a store that overwrites where it was told not to: two writers would lose each other's commits there.
+
+        Raises:
+            InputError: it does (stores of before 2024 pass over the condition in silence).
+        """
+        key = staged_key(f"probe-{uuid.uuid4().hex}", "probe")
+        self.bucket.create(key, b"1")
+        held = not self.bucket.create(key, b"2")
+        self.bucket.delete(key)
+        if not held:
+            raise InputError(
+                f"the store of {self.root} does not know writes that do not overwrite (If-None-Match): no lake can be "
+                "written there; a newer version of it may, or make the lake in a folder and copy it into the bucket"
+            )
 
     def lacking(self, names: Iterable[str]) -> list[str]:
         """As `Storage`."""
