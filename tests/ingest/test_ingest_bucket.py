@@ -16,6 +16,7 @@ from watches import add, look, watching
 from tracelens.ingest.options import IngestOptions
 from tracelens.ingest.relabel import relabel
 from tracelens.ingest.run import ingest
+from tracelens.lake import connection, mirror, objects
 from tracelens.lake.forget import forget
 from tracelens.lake.schema import TABLES
 from tracelens.lake.snapshot import reading
@@ -109,3 +110,28 @@ def test_a_watched_log_grows_in_a_bucket(lake: Path, tmp_path: Path) -> None:
     with buckets.counted() as asked:
         assert not look(watcher).read
     assert not any(asked[name] for name in buckets.CHANGING)
+
+
+def test_a_report_during_an_ingest_sees_the_lake_before_it_or_after_it(
+    lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file that it has not fetched yet is replaced meanwhile, moved twice, and still the one that it has listed."""
+    monkeypatch.setattr(mirror, "TAIL", 16384)
+    log_file = tmp_path / "day1.jsonl"
+    line = '{{"request_id": "r{0}", "ts": "2026-05-01T10:{1:02d}:00Z", "accepted": 1, "drafted": 3, "draft_us": {2}}}\n'
+    log_file.write_text("".join(line.format(i, i % 60, i * 7919 % 9973) for i in range(4000)))
+    read(lake, log_file)
+    objects.objects_of.cache_clear()
+    con = connection.connect(lake, grouped=False)
+    with buckets.counted() as asked:
+        add(log_file, line.format("more", 1, 1).strip())
+        objects.objects_of.cache_clear()  # another process
+        read(lake, log_file)
+        add(log_file, line.format("most", 1, 1).strip())
+        read(lake, log_file)
+        counts = "select (select sum(accepted) from rounds), (select count(*) from sources where bytes > 0)"
+        assert con.execute(counts).fetchone() == (4000, 1)
+    assert any(key.startswith(".retired/rounds/") for key in asked["fetch"])
+    con.close()
+    with connection.connect(lake, grouped=False) as con:
+        assert con.execute(counts).fetchone() == (4002, 1)

@@ -98,8 +98,7 @@ def _open(con: duckdb.DuckDBPyConnection, lake: Path, reading: Reading, *, lock:
 
 
 def _define_tables(con: duckdb.DuckDBPyConnection, reading: Reading, *, keep: bool) -> None:
-    size = reading.size() if keep else None
-    if size is None or size > TINY:
+    if not keep or not reading.within(TINY):
         con.execute(_views()[0])
         _keep_copies(con)
         return

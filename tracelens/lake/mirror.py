@@ -229,9 +229,9 @@ class MirrorReading:
         con.register_filesystem(self._attached)
         return [str(self._mirror.folder), self._attached.root]
 
-    def size(self) -> int | None:
-        """Bytes of all files."""
-        return sum(o.size for o in self._files.objects.values())
+    def within(self, size: int) -> bool:
+        """Whether all files together have no more bytes."""
+        return sum(o.size for o in self._files.objects.values()) <= size
 
     def release(self) -> None:
         """Let what is here go, once the lake does not hold it any more."""

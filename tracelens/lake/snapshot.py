@@ -61,12 +61,13 @@ class FolderReading:
         """A connection reads the files as they lie there: the lake's folder is all that it needs."""
         return [str(self._root)]
 
-    def size(self) -> int | None:
-        """Bytes of all files; None where one of them can't be looked at."""
+    def within(self, size: int) -> bool:
+        """Whether all files together have no more bytes; False where one of them can't be looked at."""
+        left = size
         try:
-            return sum(os.stat(path).st_size for path in self.files.values())  # noqa: PTH116 - thousands of them
-        except OSError:
-            return None
+            return all((left := left - os.stat(path).st_size) >= 0 for path in self.files.values())  # noqa: PTH116
+        except OSError:  # whoever reads it is told
+            return False
 
     def release(self) -> None:
         """End the reading; commits that waited for it get their files moved."""
@@ -99,9 +100,9 @@ class Reading:
         """Let a connection read the files; the folders that it needs. `ahead`: days of which it will read all."""
         return self._held.attach(con, ahead)
 
-    def size(self) -> int | None:
-        """Bytes of all files; None where they can't be told."""
-        return self._held.size()
+    def within(self, size: int) -> bool:
+        """Whether all files together have no more bytes; False where they can't be told."""
+        return self._held.within(size)
 
     def release(self) -> None:
         """End the reading."""
