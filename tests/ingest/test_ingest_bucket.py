@@ -17,6 +17,7 @@ from tracelens.ingest.options import IngestOptions
 from tracelens.ingest.relabel import relabel
 from tracelens.ingest.run import ingest
 from tracelens.lake import connection, mirror, objects
+from tracelens.lake.bucket_errors import AwayError
 from tracelens.lake.forget import forget
 from tracelens.lake.schema import TABLES
 from tracelens.lake.snapshot import reading
@@ -110,6 +111,17 @@ def test_a_watched_log_grows_in_a_bucket(lake: Path, tmp_path: Path) -> None:
     with buckets.counted() as asked:
         assert not look(watcher).read
     assert not any(asked[name] for name in buckets.CHANGING)
+    add(server, interval("12:03:00", accepted=3))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(buckets.Bucket, "list", away)
+        seen = look(watcher)
+    assert not seen.read
+    assert [note for _, note in seen.notes] == ["nothing was read, the next look tries again: the bucket is away"]
+    assert look(watcher).read
+
+
+def away(*_: Any) -> None:
+    raise AwayError("the bucket is away")
 
 
 def test_a_report_during_an_ingest_sees_the_lake_before_it_or_after_it(

@@ -23,12 +23,16 @@ from tracelens.errors import InputError
 from tracelens.ingest.options import IngestOptions
 from tracelens.ingest.run import ingest
 from tracelens.lake import connection, mirror, objects
+from tracelens.lake.bucket import Bucket
+from tracelens.lake.bucket_errors import AwayError
 from tracelens.lake.place import lake_path
 from tracelens.lake.snapshot import reading
 from tracelens.resources import room
 
 pytest.importorskip("s3fs")
 pytest.importorskip("moto.server")
+from tracelens.lake.lakefs import troubles
+
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIDTESTKEY", "AWS_SECRET_ACCESS_KEY": "a-secret", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
@@ -154,6 +158,29 @@ def test_a_day_that_a_query_leaves_out_costs_its_footer(
     _, found = ask(lake, "select sum(accepted) from rounds")
     assert list(found) == [(13500,)]
     assert not any("/rounds/" in line for line in server.requests()[again:])  # an object is fetched once
+
+
+def test_a_bucket_that_goes_away_in_the_middle_of_a_query_is_told(
+    lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """DuckDB makes an error of its own of it, with a traceback."""
+    (tmp_path / "a.jsonl").write_text(
+        '{"request_id": "r", "ts": "2026-05-01T11:00:00Z", "accepted": 1, "drafted": 3}\n'
+    )
+    ingest([str(tmp_path / "a.jsonl")], lake, IngestOptions(jobs=1))
+    monkeypatch.setattr(mirror, "TAIL", 0)
+    objects.objects_of.cache_clear()
+    fetch = Bucket.fetch
+
+    def away(bucket: Bucket, key: str, to: Path) -> None:
+        if key.startswith("rounds/"):
+            raise AwayError("the bucket is away")
+        fetch(bucket, key, to)
+
+    monkeypatch.setattr(Bucket, "fetch", away)
+    assert command(["query", "select sum(accepted) from rounds", "--lake", str(lake)]) == 3
+    assert capsys.readouterr().err == "Error: the bucket is away\n"
+    assert troubles == []
 
 
 def reads_nothing_else(lake: Path, tmp_path: Path) -> None:

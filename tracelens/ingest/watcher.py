@@ -25,6 +25,7 @@ from tracelens.ingest.watch_rewrites import Alike, Rewrites
 from tracelens.ingest.watch_state import Changed, Held, Note, Round, State
 from tracelens.ingest.watch_trouble import passes, place_of, trouble
 from tracelens.lake import ledger
+from tracelens.lake.bucket_errors import AwayError
 from tracelens.lake.forget import forget
 from tracelens.lake.store import Store
 from tracelens.sources.discover import SourceFile
@@ -152,7 +153,11 @@ class Watcher:
         Raises:
             InputError: it is not.
         """
-        if self._place is not None and place_of(self.lake) != self._place:
+        try:
+            gone = self._place is not None and place_of(self.lake) != self._place
+        except AwayError:  # nobody can tell now, and who reads it is told
+            return
+        if gone:
             raise InputError(
                 f"the lake at {self.lake} is gone: it was removed, moved or its disk taken away while it was watched. "
                 "Its logs are still there: start the watch again, and it reads them all into a new lake"

@@ -16,10 +16,13 @@ from typing import IO, Any
 
 from fsspec import AbstractFileSystem
 
+from tracelens.errors import InputError
 from tracelens.lake.manifest import Manifest, Object
 from tracelens.lake.mirror import Mirror
 
 PROTOCOL = "tracelens-lake"
+#: What went wrong while DuckDB read: it tells of it with a traceback in an error of its own.
+troubles: list[InputError] = []
 _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -118,6 +121,13 @@ class LakeFile(io.RawIOBase):
         return found
 
     def _bytes(self, at: int, end: int) -> bytes:
+        try:
+            return self._found(at, end)
+        except InputError as error:
+            troubles.append(error)
+            raise
+
+    def _found(self, at: int, end: int) -> bytes:
         start, tail = self._mirror.tail(self._head, self._wanted)
         if at >= start:
             return tail[at - start : end - start]
