@@ -248,7 +248,7 @@ def open_lake(lake: str | os.PathLike[str] | None = None) -> Lake:
     """Open a lake; as `tracelens.open`.
 
     Args:
-        lake: its folder; by default $TRACELENS_LAKE, else `lake`.
+        lake: its folder, or `s3://bucket/prefix`; by default $TRACELENS_LAKE, else `lake`.
 
     Raises:
         InputError: there is no lake at that place.
@@ -258,10 +258,12 @@ def open_lake(lake: str | os.PathLike[str] | None = None) -> Lake:
         Lake(path=PosixPath('lake'))
     """
     from tracelens.lake.connection import check
+    from tracelens.lake.place import is_remote, lake_path
 
     place = lake if lake is not None else os.environ.get("TRACELENS_LAKE") or "lake"
     try:
-        path = Path(place).expanduser()
+        path = lake_path(place)
+        path = path if is_remote(path) else path.expanduser()
     except TypeError as error:
         raise InputError(f"lake must be the path of a folder, not {place!r}") from error
     except RuntimeError as error:

@@ -138,7 +138,8 @@ def opened(lake: Path, question: Question, more: Sequence[str] = ()) -> Iterator
 
     _check(question)
     progress.expect(ASKED + len(more))
-    con = connect(lake, grouped=False, keep=True)
+    days = [None if moment is None else utc(moment).date() for moment in (question.since, question.until)]
+    con = connect(lake, grouped=False, keep=True, ahead=(days[0], days[1]))
     try:
         with sql.Clock(con, sql.Limits(None if question.where is None else sql.SECONDS)):
             yield _session(con, question, more)

@@ -32,7 +32,7 @@ def run(args: Sequence[str]) -> int:
         code = command.main(args=list(args) or ["--help"], prog_name="tracelens", standalone_mode=False)
         sys.stdout.flush()
     except Exception as error:
-        return _failed(error, debug="--debug" in args)
+        return _failed(_of_a_bucket() or error, debug="--debug" in args)
     except KeyboardInterrupt:
         return INTERRUPTED
     return code if isinstance(code, int) else 0
@@ -92,6 +92,15 @@ def _failed(error: Exception, *, debug: bool) -> int:
     # Only the kind and the place: the text of the exception could quote a record.
     _say(f"Error: a fault of tracelens {__version__}: {type(error).__name__} {_place(error)}{hint}")
     return FAULT
+
+
+def _of_a_bucket() -> Exception | None:
+    """What kept DuckDB from reading a lake in a bucket: it wraps it into an error of its own."""
+    module = sys.modules.get("tracelens.lake.lakefs")
+    troubles: list[Exception] = [] if module is None else module.troubles
+    first = troubles[0] if troubles else None
+    troubles.clear()  # each of DuckDB's threads may have met it
+    return first
 
 
 def _is_broken_lake(error: Exception) -> bool:

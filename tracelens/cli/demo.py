@@ -24,9 +24,9 @@ _NOT_LOGS = ("truth.json", "labels.csv")
 
 
 def demo(
-    lake: Annotated[Path, typer.Option("--lake", metavar="DIR", help="Folder of the demo's lake.")] = Path(
-        "tracelens-demo"
-    ),
+    lake: Annotated[
+        Path, typer.Option("--lake", metavar="DIR", parser=opt.place, help="Folder of the demo's lake.")
+    ] = Path("tracelens-demo"),
     as_json: opt.Json = False,
     output: opt.Output = None,
 ) -> None:

@@ -12,6 +12,7 @@ from tracelens.analysis.asked import columns as columns
 from tracelens.analysis.asked import moment as moment
 from tracelens.analysis.asked import run_or_ms as run_or_ms
 from tracelens.errors import InputError
+from tracelens.lake.place import lake_path
 from tracelens.reporters import BINARY_FORMATS
 
 if TYPE_CHECKING:
@@ -19,9 +20,25 @@ if TYPE_CHECKING:
 
 DEFAULT_LAKE = Path("lake")
 
+
+def place(text: str) -> Path:
+    """A lake's place from an option, see `lake_path`; what can't be one is an error of usage."""
+    try:
+        return lake_path(text)
+    except InputError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
 LakeDir = Annotated[
     Path,
-    typer.Option("--lake", metavar="DIR", envvar="TRACELENS_LAKE", show_default="./lake", help="Folder of the lake."),
+    typer.Option(
+        "--lake",
+        metavar="DIR",
+        envvar="TRACELENS_LAKE",
+        show_default="./lake",
+        parser=place,
+        help="Folder of the lake, or a bucket: s3://…, gs://…, az://…",
+    ),
 ]
 Format = Annotated[
     str | None,

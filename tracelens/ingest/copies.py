@@ -135,10 +135,11 @@ def _meeting(
     days = {f.day for f in mine}
     wanted = {other for _, other in pairs}
     names: dict[str, dict[str, str]] = {}
-    for name, path in (journal.live(root, (table,)) if mine else {}).items():
+    live = journal.live(root, (table,)) if mine else {}
+    for name in live:
         source = _source_of(name)
         if source in wanted and _day_of(name) in days:
-            names.setdefault(source, {})[name] = path
+            names.setdefault(source, {})[name] = live[name]
     theirs = [f for source, found in names.items() for f in _files(table, source, found)]
     meeting: set[tuple[str, str]] = set()
     files: set[str] = set()

@@ -149,7 +149,8 @@ def superseded(txn: Transaction, old: ledger.Entry, new: Mapping[str, Any]) -> R
     Returns:
         None when no record of the old reading is in the new one, or no record has a date.
     """
-    before = {name: path for name, path in journal.live(txn.store.root).items() if _source_of(name) == old.source_id}
+    live = journal.live(txn.store.root)
+    before = {name: live[name] for name in live if _source_of(name) == old.source_id}
     overlap = _overlap(before, {name: str(txn.folder / name) for name in new["_files"]})
     if overlap is None:
         return None

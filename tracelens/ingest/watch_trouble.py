@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from pathlib import Path
 
+from tracelens.lake.bucket_errors import AwayError
 from tracelens.lake.disk import DiskFullError
-from tracelens.sources.follow import mark_of
+from tracelens.lake.storage import storage_of
 
 
-def place_of(lake: Path) -> tuple[int, int] | None:
+def place_of(lake: Path) -> Hashable | None:
     """What tells a lake from another one at the same path."""
-    mark = mark_of(lake / "sources")
-    return None if mark is None else mark.file
+    return storage_of(lake).identity()
 
 
 def passes(error: Exception) -> bool:
     """Whether the next look may do better: a disk is full or away, and nobody gave a wrong argument."""
-    return isinstance(error, OSError | DiskFullError) or isinstance(error.__cause__, OSError)
+    return isinstance(error, OSError | DiskFullError | AwayError) or isinstance(error.__cause__, OSError)
 
 
 def trouble(error: Exception) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from tracelens.ingest.watch_rewrites import Alike, Rewrites
 from tracelens.ingest.watch_state import Changed, Held, Note, Round, State
 from tracelens.ingest.watch_trouble import passes, place_of, trouble
 from tracelens.lake import ledger
+from tracelens.lake.bucket_errors import AwayError
 from tracelens.lake.forget import forget
 from tracelens.lake.store import Store
 from tracelens.sources.discover import SourceFile
@@ -81,7 +82,7 @@ class Watcher:
         self._adopted: Adopted | None = None
         self._labels = mark_of(options.labels)
         self._begun: float | None = None  # when the last look began
-        self._place: tuple[int, int] | None = None
+        self._place: Hashable | None = None
         self._shown: ledger.Ledger | None = None  # the lake before looks that failed
 
     def round(self, progress: Progress | None = None, *, everything: bool = False) -> Round:
@@ -152,7 +153,11 @@ class Watcher:
         Raises:
             InputError: it is not.
         """
-        if self._place is not None and place_of(self.lake) != self._place:
+        try:
+            gone = self._place is not None and place_of(self.lake) != self._place
+        except AwayError:  # nobody can tell now, and who reads it is told
+            return
+        if gone:
             raise InputError(
                 f"the lake at {self.lake} is gone: it was removed, moved or its disk taken away while it was watched. "
                 "Its logs are still there: start the watch again, and it reads them all into a new lake"

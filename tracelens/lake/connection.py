@@ -6,7 +6,6 @@ import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from tracelens.errors import InputError
 from tracelens.lake import progress
 from tracelens.lake.schema import SCHEMA_VERSION, TABLES, newer
 from tracelens.lake.snapshot import Reading
+from tracelens.lake.storage import Days, storage_of
 from tracelens.resources import room
 
 if TYPE_CHECKING:
@@ -73,8 +73,9 @@ def _private_folder(con: duckdb.DuckDBPyConnection) -> str:
 
 
 def connect(
-    lake: Path, *, lock: bool = True, grouped: bool = True, held: bool = True, keep: bool = False
-) -> duckdb.DuckDBPyConnection:
+    lake: Path, *, lock: bool = True, grouped: bool = True, held: bool = True, keep: bool = False,
+    ahead: Days | None = None,
+) -> duckdb.DuckDBPyConnection:  # fmt: skip
     """Open an in-memory DuckDB with the canonical views over `lake`, as of its last commit.
 
     The connection can read the lake and nothing else: no other file, no extension, no network. Until it is given up,
@@ -86,6 +87,8 @@ def connect(
         grouped: define the views that group `facts`, too; without, `define_grouping` does it later.
         held: keep the files as they are. Not where the caller holds the lake's lock, as his own commit moves them.
         keep: read a tiny lake once, and keep its views as tables.
+        ahead: the first and the last day (UTC; None is any) whose files will be read anyway: of a lake in a bucket they
+            come together, several at once, and every other file when it is asked for.
 
     Raises:
         InputError: there is no lake at that place, or only a part of one.
@@ -93,14 +96,14 @@ def connect(
     check(lake)
     reading = Reading(lake)
     try:
-        files = {table: reading.of(table) for table in TABLES}
-        _check_whole(lake, files)
+        _check_whole(lake, reading)
         con = silent()
         if held:
             weakref.finalize(con, reading.release)
         else:
             reading.release()
-        _define_tables(con, lake, files, lock=lock, keep=keep)
+        _open(con, lake, reading, lock=lock, ahead=ahead)
+        _define_tables(con, reading, keep=keep)
     except BaseException:
         reading.release()
         raise
@@ -109,19 +112,22 @@ def connect(
     return con
 
 
-def _define_tables(
-    con: duckdb.DuckDBPyConnection, lake: Path, files: dict[str, list[str]], *, lock: bool, keep: bool
-) -> None:
+def _open(con: duckdb.DuckDBPyConnection, lake: Path, reading: Reading, *, lock: bool, ahead: Days | None) -> None:
     con.execute("set timezone = 'UTC'")
     con.execute("set variable lake = $lake", {"lake": _plain(str(lake))})
-    con.execute("set variable lake_files = $files", {"files": {t: [_plain(p) for p in files[t]] for t in files}})
+    folders = reading.attach(con, ahead)
+    files = {table: [_plain(path) for path in reading.of(table)] for table in TABLES}
+    con.execute("set variable lake_files = $files", {"files": files})
     if lock:
-        con.execute("set allowed_directories = $1", [[str(lake), _plain(str(lake))]])
+        con.execute("set allowed_directories = $1", [[*folders, *map(_plain, folders)]])
         con.execute("set enable_external_access = false")
     progress.connected(con)
     _check_version(con, lake)
+
+
+def _define_tables(con: duckdb.DuckDBPyConnection, reading: Reading, *, keep: bool) -> None:
     views = _views()[0] if _several_scraped(con) else _COUNTERS.sub(lambda _: _APART, _views()[0])
-    if not keep or not _is_tiny(path for paths in files.values() for path in paths):
+    if not keep or not reading.within(TINY):
         con.execute(views)
         _keep_copies(con)
         return
@@ -131,18 +137,6 @@ def _define_tables(
         name = _VIEW.search(statement.query)
         if name is not None and name[1] in _OF_LAKE:
             keep_view(con, name[1])
-
-
-def _is_tiny(paths: Iterable[str]) -> bool:
-    size = 0
-    for path in paths:
-        try:
-            size += Path(path).stat().st_size
-        except OSError:  # whoever reads it is told
-            return False
-        if size > TINY:
-            return False
-    return True
 
 
 def keep_view(con: duckdb.DuckDBPyConnection, name: str, condition: str = "") -> None:
@@ -203,15 +197,16 @@ def check(lake: Path) -> None:
     Raises:
         InputError: there is no lake at that place.
     """
-    if not (lake / "sources").is_dir():
+    if storage_of(lake).identity() is None:
         raise InputError(
             f"no lake at {lake}: run `tracelens ingest PATH… --lake {lake}` first, or name another with --lake"
         )
 
 
-def _check_whole(lake: Path, files: dict[str, list[str]]) -> None:
+def _check_whole(lake: Path, reading: Reading) -> None:
     """Every table of a lake has a file, if only one without rows."""
-    missing = [table for table in TABLES if not files[table]]
+    there = {name.partition("/")[0] for name in reading.files}
+    missing = [table for table in TABLES if table not in there]
     if missing:
         raise InputError(
             f"the lake at {lake} is not whole: no file in {', '.join(f'{table}/' for table in missing)}. "

@@ -21,10 +21,17 @@ class DiskFullError(InputError):
 
     Args:
         root: folder of the lake. `place` is where its disk is mounted.
+        of: the lake in a bucket for which `root` is the temporary folder.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, of: Path | None = None) -> None:
         self.place, free = _disk_of(root)
+        if of is not None:
+            super().__init__(
+                f"no room for files of the lake at {of}: {free / 1e6:,.1f} MB are free in {root}, where they lie while "
+                f"this runs (disk {self.place}); make room there, or set $TMPDIR to another disk's folder"
+            )
+            return
         super().__init__(
             f"no room for the lake at {root}: {free / 1e6:,.1f} MB are free on its disk ({self.place}); "
             "make room there, or name a lake on another disk with --lake"

@@ -11,13 +11,15 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tracelens.lake import locks
+from tracelens.lake.place import is_remote
 from tracelens.lake.schema import TABLES
+from tracelens.lake.storage import storage_of
 
 STAGING = ".staging"
 JOURNAL = "commit.json"
@@ -78,11 +80,14 @@ def write(root: Path, folder: Path, add: Sequence[str], delete: Iterable[str]) -
     sync_folder(folder)
 
 
-def live(root: Path, tables: Iterable[str] = TABLES) -> dict[str, str]:
+def live(root: Path, tables: Iterable[str] = TABLES) -> Mapping[str, str]:
     """The files of a lake as of its last commit: name in the lake -> path where it lies now.
 
-    Right as long as nobody moves files: for the holder of the lake's lock, and for a registered reader.
+    Right as long as nobody moves files: for the holder of the lake's lock, and for a registered reader. Of a lake in a
+    bucket a file comes to this machine when it is asked for by its name.
     """
+    if is_remote(root):
+        return storage_of(root).live(tables)
     wanted = set(tables)
     found = {name: path for table in sorted(wanted) for name, path in _below(f"{root}/{table}", table)}
     for journal in pending(root):

@@ -3,7 +3,8 @@
 `$TRACELENS_REDACT_SALT` goes first: for who has many lakes whose ids must match, or keeps secrets elsewhere. Else it is
 in `<lake>.redact-salt` beside the lake (not in it: a copy of the lake must not bring the key to its ids along), to be
 read by its owner alone; the first ingest with `--redact-ids` makes it. Without the salt labels can't be matched and
-further logs can't be joined; with it a guessed id can be checked.
+further logs can't be joined; with it a guessed id can be checked. A lake in a bucket has no file beside it: there the
+environment alone gives the salt.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tracelens.errors import InputError
+from tracelens.lake.place import is_remote
 
 VARIABLE = "TRACELENS_REDACT_SALT"
 #: Fewer bytes could be tried out.
@@ -37,6 +39,10 @@ def salt_of(lake: Path, *, make: bool) -> bytes | None:
     given = os.environ.get(VARIABLE)
     if given:
         return _checked(given.encode("utf-8", "surrogateescape"), f"${VARIABLE}")
+    if is_remote(lake):
+        if make:
+            raise InputError(f"a lake in a bucket keeps no salt beside it: set ${VARIABLE} for --redact-ids")
+        return None
     path = path_of(lake)
     try:
         if not path.exists():

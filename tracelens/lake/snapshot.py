@@ -13,10 +13,15 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tracelens.errors import InputError
 from tracelens.lake import journal, locks
 from tracelens.lake.schema import TABLES
+from tracelens.lake.storage import Days, storage_of
+
+if TYPE_CHECKING:
+    import duckdb
 
 LOCK = "lake.lock"
 # Moves take milliseconds; a writer that takes longer hangs, and is not waited for. Seconds.
@@ -25,8 +30,8 @@ _LOOKS = 100
 _PAUSE = 0.02
 
 
-class Reading:
-    """A lake as of its last commit when the reading began, until `release`.
+class FolderReading:
+    """A lake in a folder as of its last commit when the reading began, until `release`; see `storage.Held`.
 
     Args:
         root: folder of the lake.
@@ -48,9 +53,21 @@ class Reading:
             self.release()
             raise
 
-    def of(self, table: str) -> list[str]:
+    def paths(self, table: str) -> list[str]:
         """Paths of the files of a table, in the order of their names in the lake."""
         return [path for name, path in sorted(self.files.items()) if name.startswith(f"{table}/")]
+
+    def attach(self, con: duckdb.DuckDBPyConnection, ahead: Days | None = None) -> list[str]:
+        """A connection reads the files as they lie there: the lake's folder is all that it needs."""
+        return [str(self._root)]
+
+    def within(self, size: int) -> bool:
+        """Whether all files together have no more bytes; False where one of them can't be looked at."""
+        left = size
+        try:
+            return all((left := left - os.stat(path).st_size) >= 0 for path in self.files.values())  # noqa: PTH116
+        except OSError:  # whoever reads it is told
+            return False
 
     def release(self) -> None:
         """End the reading; commits that waited for it get their files moved."""
@@ -58,6 +75,38 @@ class Reading:
             self._lock.release()
             self._lock = None
             _tidy(self._root)
+
+
+class Reading:
+    """A lake as of its last commit when the reading began, until `release`.
+
+    Args:
+        root: place of the lake.
+        tables: tables whose files are wanted.
+
+    Raises:
+        InputError: the lake may not be read, or never holds still.
+    """
+
+    def __init__(self, root: Path, tables: Iterable[str] = TABLES) -> None:
+        self._held = storage_of(root).hold(tables)
+        self.files: Mapping[str, str] = self._held.files
+
+    def of(self, table: str) -> list[str]:
+        """Paths of the files of a table for DuckDB, in the order of their names in the lake."""
+        return self._held.paths(table)
+
+    def attach(self, con: duckdb.DuckDBPyConnection, ahead: Days | None = None) -> list[str]:
+        """Let a connection read the files; the folders that it needs. `ahead`: days of which it will read all."""
+        return self._held.attach(con, ahead)
+
+    def within(self, size: int) -> bool:
+        """Whether all files together have no more bytes; False where they can't be told."""
+        return self._held.within(size)
+
+    def release(self) -> None:
+        """End the reading."""
+        self._held.release()
 
 
 @contextmanager
@@ -74,7 +123,7 @@ def reading(root: Path, tables: Iterable[str] = TABLES) -> Iterator[Reading]:
         held.release()
 
 
-def _listed(root: Path, tables: Iterable[str]) -> dict[str, str]:
+def _listed(root: Path, tables: Iterable[str]) -> Mapping[str, str]:
     """The files, listed until no commit came between."""
     wanted = tuple(tables)
     for _ in range(_LOOKS):
