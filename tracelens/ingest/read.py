@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 DOCUMENT_LIMIT = 256 << 20
 # A first line of this length is no record of a log: what looks at lines would copy it many times over.
 _LONG_LINE = 1 << 20
+# Bytes that the processor's cache holds while one look at them follows the other.
+_BLOCK = 1 << 20
 _OBJECTS = re.compile(rb"\[\s*\{")
 
 
@@ -83,6 +85,7 @@ def read(
             reading = _reading(stream, finder, parsed, rejects)
             reading.events = events
             return reading
+        stream.read_by(_BLOCK)
         one_line = _is_one_line(head)
         if one_line:
             stream.allow_lines(DOCUMENT_LIMIT)

@@ -21,9 +21,9 @@ ROW_GROUP = 122_880
 
 def write_empty(name: str, path: Path) -> None:
     """Write the zero-row file that keeps a table's path alive in a new lake."""
-    import pyarrow as pa
+    import polars as pl
 
-    write_arrow(pa.Table.from_pylist([], schema=table(name).arrow_schema()), path)
+    write_arrow(to_arrow(name, pl.DataFrame()), path)
 
 
 def write_table(name: str, frame: pl.DataFrame, place: Callable[[str], Path], stem: str) -> int:
@@ -79,15 +79,19 @@ def to_arrow(name: str, frame: pl.DataFrame) -> pa.Table:
 
 def map_array(pairs: pa.Array, kind: pa.DataType) -> pa.Array:
     """A list of key/value structs as an Arrow map; a null list stays null."""
+    import numpy as np
+    import polars as pl
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     pairs = pairs.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
     items = pairs.flatten()
     keys, values = items.field("key"), items.field("value")
-    offsets = pa.array(pairs.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)).cast(pa.int32())
-    ends = pc.cumulative_sum(offsets)
-    starts = pa.concat_arrays([pa.array([0], pa.int32()), ends])
+    # Neither to_numpy() nor arrays from Python values: both import pandas wherever it is installed, which takes longer
+    # than a small file.
+    lengths = pl.Series(pairs.value_lengths()).fill_null(0)
+    edges = np.zeros(len(pairs) + 1, np.int32)
+    np.cumsum(lengths.to_numpy(), out=edges[1:])
+    starts = pa.Array.from_buffers(pa.int32(), len(edges), [None, pa.py_buffer(edges)])
     mask = pairs.is_null()
     return pa.MapArray.from_arrays(starts, keys, values, type=kind, mask=mask if mask.true_count else None)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ahocorasick_rs import BytesAhoCorasick
 
 # To choose anchors takes 20 ms: smaller blocks are searched by the automaton.
-_WORTH = 1 << 19
+_WORTH = 1 << 18
 _WIDTH = 4
 _MOST = 64  # anchors that are found by vector instructions
 _SAMPLE = 1 << 15
