@@ -1,9 +1,9 @@
 """vLLM's interval lines in bulk: one search by regular expressions for all lines that differ in digits only.
 
-None of the patterns of `lines` names a digit, so what they match in a line does not depend on which digits it has. Lines
-are told apart by their shape, the line with every digit as 0: a log has a few hundred shapes. Each is searched once, and
-the figures of all lines are read where their shape has them. Lines of a shape that is in any way unusual are left to
-`lines`.
+None of the patterns of `lines` names a digit, so what they match in a line does not depend on which digits it has.
+Lines are told apart by their shape, the line with every digit as 0: a log has a few hundred of them. Each is searched
+once, and the figures of all lines are read where their shape has them. Lines of a shape that is in any way unusual are
+left to `lines`.
 """
 
 from __future__ import annotations
