@@ -15,7 +15,7 @@ from tracelens.engines.base import Engine, JsonRecord, Parsed, Reject
 from tracelens.ingest import signals
 from tracelens.ingest.guard import guarded
 from tracelens.sources.discover import SourceFile
-from tracelens.sources.lines import LineFinder
+from tracelens.sources.lines import BATCH, LineFinder
 from tracelens.sources.stream import Block, BlockStream
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 DOCUMENT_LIMIT = 256 << 20
 # A first line of this length is no record of a log: what looks at lines would copy it many times over.
 _LONG_LINE = 1 << 20
+# Bytes that the processor's cache holds while one look at them follows the other.
+_BLOCK = 1 << 20
 _OBJECTS = re.compile(rb"\[\s*\{")
 
 
@@ -71,7 +73,8 @@ def read(
     """
     parsed = {engine.name: Parsed() for engine in engines}
     rejects: list[Reject] = []
-    finder = LineFinder([*signals.KEYS, *(n for e in engines for n in (*e.needles, *e.json_keys))])
+    keys = [*signals.KEYS, *(key for e in engines for key in e.json_keys)]
+    finder = LineFinder([needle for e in engines for needle in e.needles], keys)
     with BlockStream(file, checkpoints=checkpoints, takes=signals.is_wanted) as stream:
         pieces = stream.pieces()
         head = next(pieces, b"")
@@ -82,6 +85,7 @@ def read(
             reading = _reading(stream, finder, parsed, rejects)
             reading.events = events
             return reading
+        stream.read_by(_BLOCK)
         one_line = _is_one_line(head)
         if one_line:
             stream.allow_lines(DOCUMENT_LIMIT)
@@ -94,15 +98,19 @@ def read(
             if document.outgrown:
                 rejects.append(Reject(1, f"a JSON document longer than {DOCUMENT_LIMIT} bytes: read as lines", None, 0))
                 document.outgrown = False
-            for held in document.release():
-                _found(finder, held, engines, parsed, rejects)
-            _found(finder, block, engines, parsed, rejects)
+            for held in (*document.release(), block):
+                finder.add(held)
+                if finder.held >= BATCH:
+                    _found(finder, engines, parsed, rejects)
         if not document.finish(engines, parsed, rejects):
             # Its records, if any, stand on lines; a document of ours that was cut off has their words and no record.
-            worded = [_found(finder, held, engines, parsed, rejects) for held in document.release()]
-            if any(worded) and not rejects and not any(p.frames or p.rejects or p.claimed for p in parsed.values()):
+            worded = False
+            for held in document.release():
+                finder.add(held, document=True)
+                worded |= _found(finder, engines, parsed, rejects)
+            if worded and not rejects and not any(p.frames or p.rejects or p.claimed for p in parsed.values()):
                 rejects.append(Reject(1, "a JSON document that is cut off or broken", None, 0))
-        _block(finder.finish(), None, engines, parsed, rejects)
+        _block(finder.finish(), None if finder.joined else finder.found, engines, parsed, rejects)
         reading = _reading(stream, finder, parsed, rejects)
         reading.elements = document.elements
         return reading
@@ -138,11 +146,9 @@ def read_lines(bad: Sequence[BadLine], engines: Sequence[Engine], reading: Readi
     _block(frame, None, engines, reading.parsed, reading.rejects)
 
 
-def _found(
-    finder: LineFinder, block: Block, engines: Sequence[Engine], parsed: dict[str, Parsed], rejects: list[Reject]
-) -> bool:
-    """Read a block as lines; whether any of them holds a needle."""
-    frame = finder.find(block)
+def _found(finder: LineFinder, engines: Sequence[Engine], parsed: dict[str, Parsed], rejects: list[Reject]) -> bool:
+    """Hand on the lines that were found; whether there are any."""
+    frame = finder.take()
     _block(frame, None if finder.joined else finder.found, engines, parsed, rejects)
     return frame.height > 0
 

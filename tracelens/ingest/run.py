@@ -7,11 +7,9 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +220,9 @@ def _workers(files: Sequence[SourceFile], options: IngestOptions, tools: _Tools)
 
         yield here
         return
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
     start = (options, tools.labels, logs.level())
     with ProcessPoolExecutor(min(jobs, len(files)), get_context("spawn"), _start_worker, start) as pool:
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from tracelens.errors import InputError
 from tracelens.lake import journal
+from tracelens.lake.parquet import to_arrow
 from tracelens.lake.schema import SCHEMA_VERSION, TABLES, newer, table
 from tracelens.lake.snapshot import reading
 
@@ -102,10 +103,14 @@ def _rows(path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        there = set(pq.read_schema(path).names)
-        absent = [c for c in columns if c in _LATER and c not in there]
-        wanted = [c for c in columns if c not in absent]
-        found: list[dict[str, Any]] = pq.read_table(path, columns=wanted, partitioning=None).to_pylist()
+        # Not by read_table: wherever pandas is installed, that imports it, which takes longer than a small file.
+        with pq.ParquetFile(path) as file:
+            there = set(file.schema_arrow.names)
+            absent = [c for c in columns if c in _LATER and c not in there]
+            wanted = [c for c in columns if c not in absent]
+            if not there.issuperset(wanted):
+                raise KeyError(path)
+            found: list[dict[str, Any]] = file.read(columns=wanted).to_pylist()
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, KeyError) as error:
@@ -125,13 +130,16 @@ def files_of(root: Path, source_ids: Sequence[str]) -> tuple[str, ...]:
 
 def write(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Write ledger rows (maps as dicts) to one file."""
-    import pyarrow as pa
+    import polars as pl
     import pyarrow.parquet as pq
 
-    schema = table("sources").arrow_schema()
-    maps = ("surfaces", "rows", "same_as", "prefixes")
-    data = [{**r, **{m: list(r[m].items()) for m in maps if r.get(m) is not None}} for r in rows]
-    pq.write_table(pa.Table.from_pylist(data, schema=schema), path, compression="zstd")
+    types = table("sources").polars_schema()
+    cells = {name: [_cell(row.get(name)) for row in rows] for name in types}
+    pq.write_table(to_arrow("sources", pl.DataFrame(cells, schema=types)), path, compression="zstd")
+
+
+def _cell(value: Any) -> Any:
+    return [{"key": k, "value": v} for k, v in value.items()] if isinstance(value, Mapping) else value
 
 
 def row_of(root: Path, entry: Entry) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
 COMPRESSION = "zstd"
 LEVEL = 3
 ROW_GROUP = 122_880
+_RUNS = 1000
 
 
 def write_empty(name: str, path: Path) -> None:
     """Write the zero-row file that keeps a table's path alive in a new lake."""
-    import pyarrow as pa
+    import polars as pl
 
-    write_arrow(pa.Table.from_pylist([], schema=table(name).arrow_schema()), path)
+    write_arrow(to_arrow(name, pl.DataFrame()), path)
 
 
 def write_table(name: str, frame: pl.DataFrame, place: Callable[[str], Path], stem: str) -> int:
@@ -47,11 +49,28 @@ def write_table(name: str, frame: pl.DataFrame, place: Callable[[str], Path], st
 
     column = DAY_OF[name]
     day = pl.col(column).dt.date() if column in frame.columns else pl.lit(None, pl.Date)
-    parts = frame.with_columns(_day=day).partition_by("_day", as_dict=True, include_key=False, maintain_order=True)
-    for (value,), part in parts.items():
+    for value, part in _by_day(frame, frame.select(day.alias("day"))["day"]):
         folder = NO_DAY if value is None else value.isoformat()
         write_arrow(to_arrow(name, part), place(f"{name}/date={folder}/{stem}-0.parquet"))
     return frame.height
+
+
+def _by_day(frame: pl.DataFrame, days: pl.Series) -> Iterator[tuple[date | None, pl.DataFrame]]:
+    """The rows of each day, in their order: without a copy where a day's rows stand together, as in a log."""
+    import polars as pl
+
+    runs = days.rle().struct.unnest()
+    if runs.height > _RUNS:
+        parts = frame.with_columns(_day=days).partition_by("_day", as_dict=True, include_key=False, maintain_order=True)
+        yield from ((value, part) for (value,), part in parts.items())
+        return
+    slices: dict[date | None, list[pl.DataFrame]] = {}
+    start = 0
+    for length, value in runs.select("len", "value").iter_rows():
+        slices.setdefault(value, []).append(frame.slice(start, length))
+        start += length
+    for value, found in slices.items():
+        yield value, pl.concat(found, rechunk=False)
 
 
 def to_arrow(name: str, frame: pl.DataFrame) -> pa.Table:
@@ -79,15 +98,19 @@ def to_arrow(name: str, frame: pl.DataFrame) -> pa.Table:
 
 def map_array(pairs: pa.Array, kind: pa.DataType) -> pa.Array:
     """A list of key/value structs as an Arrow map; a null list stays null."""
+    import numpy as np
+    import polars as pl
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     pairs = pairs.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
     items = pairs.flatten()
     keys, values = items.field("key"), items.field("value")
-    offsets = pa.array(pairs.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)).cast(pa.int32())
-    ends = pc.cumulative_sum(offsets)
-    starts = pa.concat_arrays([pa.array([0], pa.int32()), ends])
+    # Neither to_numpy() nor arrays from Python values: both import pandas wherever it is installed, which takes longer
+    # than a small file.
+    lengths = pl.Series(pairs.value_lengths()).fill_null(0)
+    edges = np.zeros(len(pairs) + 1, np.int32)
+    np.cumsum(lengths.to_numpy(), out=edges[1:])
+    starts = pa.Array.from_buffers(pa.int32(), len(edges), [None, pa.py_buffer(edges)])
     mask = pairs.is_null()
     return pa.MapArray.from_arrays(starts, keys, values, type=kind, mask=mask if mask.true_count else None)
 

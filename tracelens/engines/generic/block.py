@@ -143,7 +143,9 @@ def _list_facts(name: str, frame: pl.DataFrame) -> list[pl.Expr]:
 
     if name == "windows":
         c = pl.col("accepted_per_pos")
-        falls = c.list.diff().list.max().fill_null(0) <= 0
+        # Neighbours subtracted as lists: list.diff() takes ten times as long.
+        before = c.list.slice(0, pl.max_horizontal(c.list.len(), 1) - 1)
+        falls = (c.list.slice(1) - before).list.max().fill_null(0) <= 0
         return [
             guarded(c.list.sum(), c.cast(pl.List(pl.Float64)).list.sum()).alias("accepted_per_pos_sum"),
             c.list.min().alias("accepted_per_pos_min"),
@@ -170,5 +172,11 @@ def broken_identities(name: str, frame: pl.DataFrame) -> pl.Series:
         frame: rows with all columns of the table but `NOT_READ`.
     """
     frame = frame.with_columns(_list_facts(name, frame))
-    rules = [pl.when(pl.sql_expr(expression).not_()).then(pl.lit(label)) for label, expression in IDENTITIES[name]]
-    return frame.select(pl.coalesce(rules).alias("broken"))["broken"]
+    broken = {label: pl.sql_expr(expression).not_() for label, expression in IDENTITIES[name]}
+    # Nearly all rows keep all of them: truths are cheap, the names are looked up for the others only.
+    bad = frame.select(pl.any_horizontal(*broken.values()).fill_null(False)).to_series()
+    found = pl.Series("broken", [], pl.String).extend_constant(None, frame.height)
+    if not bad.any():
+        return found
+    named = frame.filter(bad).select(pl.coalesce(pl.when(b).then(pl.lit(label)) for label, b in broken.items()))
+    return found.scatter(bad.arg_true(), named.to_series())

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracelens.sources import needles
+from tracelens.sources.needles import Anchors, Needles
+
+# Few letters: needles overlap each other, themselves and their anchors.
+WORDS = st.lists(st.text("ab", min_size=1, max_size=9).map(str.encode), min_size=1, max_size=8, unique=True)
+
+
+def lines_with(data: bytes, words: list[bytes]) -> list[int]:
+    return [i for i, line in enumerate(data.split(b"\n")) if any(word in line for word in words)]
+
+
+@given(WORDS, st.text("ab\n", max_size=120).map(str.encode), st.text("ab", max_size=40).map(str.encode))
+def test_every_line_and_every_needle_is_found(words: list[bytes], data: bytes, sample: bytes) -> None:
+    hits, found, _ = Anchors(words, sample).hits(data)
+    assert sorted({data.count(b"\n", 0, at) for at in hits}) == lines_with(data, words)
+    assert hits == sorted(hits)
+    assert all(any(data.startswith(word, at) for word in words) for at in hits)
+    assert found == {word for word in words if word in data}
+
+
+def test_anchors_are_rare_ones() -> None:
+    sample = b"INFO: request done\n" * 1000
+    anchors = Anchors([b"INFO: accepted", b"request accepted"], sample)
+    assert all(gram not in sample for gram in anchors.grams)
+    assert anchors.often == 0
+
+
+def test_a_log_that_changes_its_ways_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(needles, "_WORTH", 0)
+    monkeypatch.setattr(needles, "_WRONG", 10)
+    finder = Needles([b"abcdefgh"])
+    assert finder.hits(b"x efgh\n" * 500) == []
+    first = finder._anchors
+    assert first is not None
+    assert first.grams != [b"efgh"]
+    assert finder.hits(b"y " + first.grams[0] + b"\n" + (b"z " + first.grams[0] + b"\n") * 500) == []
+    assert finder._anchors is None
+    assert finder.hits(b"abcdefgh\n" + b"z " + first.grams[0] + b"\n") == [0]
+
+
+def test_common_needles_go_to_the_automaton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(needles, "_WORTH", 0)
+    finder = Needles([b"aa", b"b"])
+    data = b"aabaab\n" * 100
+    assert len(finder.hits(data)) == 400
+    assert finder.found == {b"aa", b"b"}
