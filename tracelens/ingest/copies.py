@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens.ingest import copies_sql
-from tracelens.lake import journal, ledger
+from tracelens.lake import journal, ledger, shared
 from tracelens.lake.schema import DAY_OF, FACTS
 
 if TYPE_CHECKING:
@@ -135,11 +135,16 @@ def _meeting(
     days = {f.day for f in mine}
     wanted = {other for _, other in pairs}
     names: dict[str, dict[str, str]] = {}
+    theirs: list[_File] = []
     for name, path in (journal.live(root, (table,)) if mine else {}).items():
-        source = _source_of(name)
-        if source in wanted and _day_of(name) in days:
+        if _day_of(name) not in days:
+            continue
+        source = shared.head_of(name)
+        if source in wanted:
             names.setdefault(source, {})[name] = path
-    theirs = [f for source, found in names.items() for f in _files(table, source, found)]
+        elif source == shared.MERGED:  # rolled-up rows are of no line, and like no record
+            theirs += _parts(table, name, path, wanted)
+    theirs += [f for source, found in names.items() for f in _files(table, source, found)]
     meeting: set[tuple[str, str]] = set()
     files: set[str] = set()
     for one in mine:
@@ -148,10 +153,6 @@ def _meeting(
                 meeting.add((one.source, other.source))
                 files |= {one.path, other.path}
     return meeting, files
-
-
-def _source_of(name: str) -> str:
-    return name.rpartition("/")[2].partition("-")[0]
 
 
 def _day_of(name: str) -> str:
@@ -165,6 +166,24 @@ def _files(table: str, source: str, paths: Mapping[str, str]) -> list[_File]:
         for name, path in paths.items()
         if name.startswith(f"{table}/")
     ]
+
+
+def _parts(table: str, name: str, path: str, wanted: set[str]) -> list[_File]:
+    """The parts of a merged file that are of some sources, as if each were a file."""
+    import pyarrow.parquet as pq
+
+    here = wanted & shared.sources_in(path)
+    if not here:
+        return []
+    rows = pq.ParquetFile(path).read(columns=["source_id", DAY_OF[table]]).rename_columns(["source", "at"])
+    found = rows.group_by("source").aggregate([("at", "min"), ("at", "max"), ("at", "count"), ([], "count_all")])
+    parts = []
+    for part in found.to_pylist():
+        if part["source"] in here:
+            told = part["at_count"] == part["count_all"]
+            low, high = (part["at_min"], part["at_max"]) if told else (None, None)
+            parts.append(_File(part["source"], path, _day_of(name), low, high))
+    return parts
 
 
 def _extent(path: str, column: str) -> tuple[dt.datetime | None, dt.datetime | None]:

@@ -116,7 +116,8 @@ def same(
         f" usable and coalesce({identity.strong}, false) as strong, coalesce({identity.named}, false) as named,"
         f" hash({identity.values}) as value, {near} as near,"
         f" {_SERIES if table == 'windows' else _NO_SERIES}"
-        " from read_parquet($1, union_by_name = true) where source_line is not null",
+        " from read_parquet($1, union_by_name = true) where source_line is not null"
+        " and source_id in (select source from pairs union all select other from pairs)",  # a file may hold more
         [list(files)],
     )
     if not _any_met(con, bool(begun)):

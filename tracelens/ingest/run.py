@@ -24,7 +24,7 @@ from tracelens.ingest.redact import held, redaction_of
 from tracelens.ingest.rows import parse_sets
 from tracelens.ingest.stage import GRID, Job, stage
 from tracelens.ingest.tally import Tally
-from tracelens.lake import ledger
+from tracelens.lake import ledger, shared
 from tracelens.lake.store import Store, Transaction
 from tracelens.sources.discover import SourceFile, discover
 from tracelens.sources.stream import BlockStream
@@ -293,7 +293,7 @@ def _commit(
             tally.copied(entry, names)
         delete: list[str] = []
         if replaced:
-            delete += ledger.files_of(txn.store.root, tuple(replaced))
+            delete += shared.take_out(txn.store.root, tuple(replaced.values()), txn.path)
             for number, file in enumerate(sorted({e.file for e in replaced.values()})):
                 path = txn.path(f"sources/{txn.folder.name}-{number}.parquet")
                 ledger.rewrite_without(txn.store.root, file, tuple(replaced), path)

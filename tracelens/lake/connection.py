@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,7 +86,7 @@ def _define_tables(
 ) -> None:
     con.execute("set timezone = 'UTC'")
     con.execute("set variable lake = $lake", {"lake": _plain(str(lake))})
-    con.execute("set variable lake_files = $files", {"files": {t: [_plain(p) for p in files[t]] for t in files}})
+    set_files(con, files)
     if lock:
         con.execute("set allowed_directories = $1", [[str(lake), _plain(str(lake))]])
         con.execute("set enable_external_access = false")
@@ -102,6 +102,11 @@ def _define_tables(
         name = _VIEW.search(statement.query)
         if name is not None and name[1] in _OF_LAKE:
             keep_view(con, name[1])
+
+
+def set_files(con: duckdb.DuckDBPyConnection, files: Mapping[str, Sequence[str]]) -> None:
+    """Name the files of every table: what the views of the connection read from now on."""
+    con.execute("set variable lake_files = $files", {"files": {t: [_plain(p) for p in files[t]] for t in files}})
 
 
 def _is_tiny(paths: Iterable[str]) -> bool:

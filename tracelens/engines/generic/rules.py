@@ -28,6 +28,7 @@ UNITS: Mapping[str, int] = {"_us": 1, "_ms": 1_000, "_s": 1_000_000}
 
 # The pipeline's own columns, and maps, in which a log could carry anything (paths, prompts): never read.
 NOT_READ = frozenset({"source_id", "source_line", "surface", "ts_basis", "labels", "config"})
+NOT_READ |= {"rolled_requests", "rolled_squares", "rolled_longest"}
 
 
 @cache
