@@ -372,7 +372,7 @@ labelled as materialized (from request_traits), round_rows as (
          r.source_line, r.weight, r.labels, r.ts, r.date, r.request_id, r.round_index, r.step_id,
          coalesce(r.step_share, 1.0 / nullif(r.batch_size, 0)) as step_share, r.batch_size, r.context_len,
          coalesce(request_key(r.request_id),
-                  r.source_id || ' block ' || coalesce(epoch(r.ts) // 60, r.source_line // 256)) as unit,
+                  r.source_id || ' block ' || coalesce(epoch_us(r.ts) // 60000000, r.source_line // 256)) as unit,
          r.has_prefill, r.is_replay, r.timing_basis, r.rolled_requests, r.rolled_squares, r.rolled_longest,
          -- A replayed round was counted when it ran first; its time is real all the same.
          coalesce(s.counts, false) or coalesce(r.is_replay, false) as uncounted,

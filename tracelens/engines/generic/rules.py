@@ -148,7 +148,9 @@ def _identities(name: str) -> tuple[tuple[str, str], ...]:
     """Numbers are finite and not negative (NaN is the largest number to DuckDB and to polars), then the table's own."""
     rules: list[tuple[str, str]] = []
     for column in table(name).columns:
-        if column.arrow in ("int32", "int64") and column.name not in NOT_READ:
+        if column.name in NOT_READ:
+            continue
+        if column.arrow in ("int32", "int64"):
             rules.append((f"{column.name} >= 0", f"{column.name} >= 0"))
             if column.arrow == "int64":
                 rules.append((f"{column.name} <= 1e15", f"{column.name} <= {_MOST}"))
