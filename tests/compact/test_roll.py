@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from compact_lakes import AFTER, answers, jsonl, requests_of, rounds_of, run, site
 
+from tracelens.analysis.claim import parse_claim
 from tracelens.analysis.compare import compare
 from tracelens.analysis.gap import gap
 from tracelens.analysis.gate import gate
@@ -274,13 +275,13 @@ def test_nothing_is_rolled_up_twice(rolled: Path) -> None:
 
 
 def test_every_answer_says_so(made: Path, rolled: Path) -> None:
-    question = Question(runs=("k5",), baseline="plain")
+    question = Question(runs=("k5",), baseline="plain", claim=parse_claim("alpha=.72,rho=.1,k=5"))
     before, after = report(made, question), report(rolled, question)
     assert "rolled_up" not in {w.code for w in before.warnings}
     [told] = [w for w in after.warnings if w.code == "rolled_up"]
     assert told.text.startswith("all of the rounds (days up to 2026-05-08) are rolled up")
     assert told.evidence["rounds"] == after.total.figures["rolled_rounds"]
-    [lost] = [m for m in after.missing if "tau_request_mean" in m.figure]
+    [lost] = [m for m in after.coverage if "tau_request_mean" in m.figure]
     assert lost.figure == "tau_request_mean, near_k_request_share, rollback_request_share"
     assert "rolled up" in lost.because
     assert "--replace" in lost.switch_on

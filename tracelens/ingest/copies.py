@@ -78,7 +78,8 @@ def find(root: Path, staged: Path, rows: Sequence[Mapping[str, Any]], left: Iter
         if not meeting:
             continue
         con = con or _connection(staged)
-        for source, other, line in copies_sql.same(con, table, sorted(files), sorted(meeting), begun):
+        merged = [path for path in files if shared.is_shared(path)]
+        for source, other, line in copies_sql.same(con, table, sorted(files), sorted(meeting), begun, merged, order):
             found.setdefault((source, other), set()).add(line)
     if con is not None:
         con.close()
