@@ -20,7 +20,7 @@ from tracelens.analysis.gap import gap
 from tracelens.analysis.gate import gate
 from tracelens.analysis.report import report
 from tracelens.analysis.session import Question
-from tracelens.analysis.sides import Side
+from tracelens.analysis.sides import Word
 from tracelens.analysis.sweep import sweep
 from tracelens.compact.roll import Rolled
 from tracelens.compact.run import compact
@@ -290,5 +290,4 @@ def test_every_answer_says_so(made: Path, rolled: Path) -> None:
     swept = sweep(rolled, question)
     assert "rolled_up" in {w.code for w in swept.warnings}
     assert swept.total.trace_k is None
-    sides = (Side(name, run_id, "run", runs=(run_id,)) for name, run_id in (("A", "k3"), ("B", "k5")))
-    assert "rolled_up" in {w.code for w in compare(rolled, *sides, Question()).warnings}
+    assert "rolled_up" in {w.code for w in compare(rolled, Word("k3"), Word("k5"), Question()).warnings}
