@@ -291,3 +291,15 @@ def test_every_answer_says_so(made: Path, rolled: Path) -> None:
     assert "rolled_up" in {w.code for w in swept.warnings}
     assert swept.total.trace_k is None
     assert "rolled_up" in {w.code for w in compare(rolled, Word("k3"), Word("k5"), Question()).warnings}
+
+
+def test_a_new_log_of_a_rolled_up_day_is_told(lake: Path, made: Path, tmp_path: Path) -> None:
+    """Rounds that are sums have no line or time by which a copy could be known."""
+    new = rounds_of("k3", 3, k=3, seed=77, days=("2026-05-07",), spans=False)
+    (tmp_path / "new.jsonl").write_text(jsonl(new))
+    compact(lake, AFTER)
+    [(name, told)] = run(lake, tmp_path / "new.jsonl").remarks
+    assert name.endswith("new.jsonl")
+    assert told.startswith("has rounds of 2026-05-07, a day that is rolled up")
+    assert run(lake, made.parent / "logs" / "k5-2026-05-07.jsonl", replace=True).remarks == ()
+    assert run(lake, tmp_path / "new.jsonl", replace=True).remarks == ()

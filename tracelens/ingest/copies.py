@@ -89,6 +89,28 @@ def find(root: Path, staged: Path, rows: Sequence[Mapping[str, Any]], left: Iter
     return out
 
 
+def unseen(root: Path, rows: Sequence[Mapping[str, Any]], left: Iterable[ledger.Entry]) -> dict[str, str]:
+    """New sources with rounds of a day that other sources of their kind have rolled up. Needs the lake's lock.
+
+    Rolled-up rounds have no line and no time of their own, so no record of a new source is known among them.
+
+    Returns:
+        Source -> the first such day.
+    """
+    merged = [e for e in left if e.is_merged]
+    days = {_day_of(n) for r in rows for n in r["_files"] if n.startswith("rounds/")} if merged else set()
+    names = journal.live(root, ("rounds",)) if days else {}
+    files = [(n, path) for n, path in names.items() if shared.head_of(n) == shared.ROLLED and _day_of(n) in days]
+    found: dict[str, str] = {}
+    for row in rows if files else ():
+        alike = {e.source_id for e in merged if e.surfaces & set(row["surfaces"])}
+        mine = {_day_of(n) for n in row["_files"] if n.startswith("rounds/")}
+        there = [_day_of(n) for n, path in files if _day_of(n) in mine and alike & shared.sources_in(path)]
+        if there:
+            found[row["source_id"]] = min(there).removeprefix("date=")
+    return found
+
+
 def _begun(
     rows: Sequence[Mapping[str, Any]], others: Mapping[str, ledger.Entry], pairs: set[tuple[str, str]]
 ) -> set[tuple[str, str]]:

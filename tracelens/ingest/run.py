@@ -287,6 +287,8 @@ def _commit(
             replaced |= {e.source_id: e for e in amend(txn, list(rows.values()), kept)}
         left = tuple(e for e in known.entries if e.source_id not in replaced)
         found = copies.find(txn.store.root, txn.folder, list(rows.values()), left)
+        again = {e.source_id for e in replaced.values()}
+        tally.beside_rolled(rows.values(), copies.unseen(txn.store.root, list(rows.values()), left), again)
         names = {e.source_id: e.name for e in left} | {r["source_id"]: r["name"] for r in rows.values()}
         for entry in rows.values():
             entry["same_as"] = found.get(entry["source_id"])
