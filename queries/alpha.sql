@@ -11,7 +11,7 @@
 --   tau_request_mean     mean over requests of emitted / all rounds; counted; NULL where rounds are rolled up
 --   requests             requests that have counts and an id; NULL where none has one (interval lines)
 --   n_eff, top_share     effective number of requests; share of all rounds in the largest one
---   rolled_rounds        rounds, plain ones included, in rolled-up rows (`tracelens compact`); NULL where there are none
+--   rolled_rounds        rounds, plain ones too, in rolled-up rows (`tracelens compact`); NULL where there are none
 --   mean_drafted         drafted tokens per round, plain steps included
 --   <ratio>_sums         {m, y, x, yy, xy, xx} over units (requests; windows), for intervals
 -- Basis: units are requests where rounds or requests are logged, else windows; groups of requests where rounds are

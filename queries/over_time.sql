@@ -20,10 +20,9 @@ with setting as (
   group by width
 ), chosen as (
   -- Rolled-up rounds know their minute.
-  select coalesce(min(width) filter (points <= (select most from setting)
-                                     and (width >= 60 or not (select coalesce(bool_or(is_rolled), false) from seconds))),
+  select coalesce(min(width) filter (points <= (select most from setting) and width >= least_width),
                   max(width))::bigint as width
-  from widths
+  from widths, (select case when bool_or(is_rolled) then 60 else 1 end as least_width from seconds)
 ), cells as (
   -- Sums first, so that few rows meet their plain step.
   select run_id, num_speculative_tokens, method, s.model, draft_model, engine_version, traffic, engine, batch_bucket,

@@ -252,7 +252,7 @@ create or replace view held as
 select 'round' as grain, 1 as grain_order, run_id, surface, count(*) as records,
        count(accepted) filter (not coalesce(is_replay, false)) as counts, 0 as other_counts, count(*) as know_rounds,
        count(*) filter (drafted = 0) as plain, sum(weight * drafted)::bigint as drafted, count(draft_us) as drafts,
-       count(target_us) as targets, count(step_us) as steps, sum(weight) filter (rolled_requests is not null) as rolled
+       count(target_us) as targets, count(step_us) as steps
 from rounds group by run_id, surface
 union all by name
 select 'request' as grain, 2 as grain_order, run_id, surface, count(*) as records, count(accepted) as counts,
