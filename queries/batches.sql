@@ -12,10 +12,11 @@
 --   step_gain         share of the shared steps' time that would go if this class ran elsewhere: its positions x what a
 --                     position adds to the verify pass; NULL where draft lengths or batches do not tell that
 --   verify_ms_per_position  what one more verified position of a step adds to its verify pass, ms (slope within runs)
--- Basis: rounds; weighted; steps with prefill are left out of times.
+-- Basis: rounds; weighted; steps with prefill are left out of times. Rolled-up rounds name no step: what needs one is
+-- told of the single rounds, and mixed_steps and mixed_rounds are NULL; their step_share is a mean.
 with rows_of as (
   select stratum, run_id, step_id, weight, drafted + 1 as positions, emitted, step_share, step_ms, target_ms,
-         coalesce(has_prefill, false) as prefill
+         coalesce(has_prefill, false) as prefill, rolled_requests
   from strata
   where grain = 'round' and drafted is not null
 ), steps as materialized (
@@ -41,7 +42,8 @@ with rows_of as (
          sum(weight * step_share * step_ms) as engine_ms,
          sum(weight * step_share * emitted) filter (step_ms is not null) as plain_tokens,
          sum(positions) filter (is_mixed) as mixed_positions, sum(emitted) filter (is_mixed) as mixed_emitted,
-         count(*) filter (is_mixed) as mixed_rounds
+         case when count(rolled_requests) = 0 then count(*) filter (is_mixed) end as mixed_rounds,
+         count(rolled_requests) > 0 as rolled_up
   from joined
   group by grouping sets ((stratum), ())
 ), met as (
@@ -57,7 +59,7 @@ select case when s.is_total = 0 then s.stratum end as stratum,
        case when s.is_total = 0
             then (s.mixed_positions / nullif(m.positions, 0)) / nullif(s.mixed_emitted / nullif(m.emitted, 0), 0)
        end as drag,
-       case when s.is_total = 0 then coalesce(m.steps, 0) end as mixed_steps, s.mixed_rounds,
+       case when s.is_total = 0 and not s.rolled_up then coalesce(m.steps, 0) end as mixed_steps, s.mixed_rounds,
        s.engine_ms, s.plain_tokens,
        case when s.is_total = 0 and l.slope > 0 and l.n >= 100 then l.slope * s.mixed_positions / nullif(m.step_ms, 0)
        end as step_gain,

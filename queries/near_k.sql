@@ -8,7 +8,7 @@
 --   near_k_iid_share              mean over rounds of 1 - p ^ min(delta + 1, d), p = token_accept_prob
 --   near_k_excess                 near_k_round_share - near_k_iid_share
 --   near_k_request_share          share of requests whose own near-K share is above the threshold
---   rollback_request_share        share of requests with any rollback
+--   rollback_request_share        share of requests with any rollback; both NULL where rounds are rolled up
 --   near_k_draft_ms, near_k_step_ms              engine time of those rounds (a step counted once, by step_share)
 --   near_k_draft_share, near_k_step_share        their share of all such time of the stratum
 --   near_k_round_share_sums       {m, y, x, yy, xy, xx} over units, for the interval
@@ -46,23 +46,27 @@ with setting as (
   select stratum, run_id, unit, weight * rounds as n,
          case when grain = 'round' then weight * (accepted <= delta and accepted < drafted)::integer
               else weight * list_sum(accepted_hist[1:least(delta + 1, drafted // rounds)]) end as near,
-         weight * (rounds - full_accepts) as rolled_back
+         weight * (rounds - full_accepts) as rolled_back, rolled_requests
   from strata, setting
   where grain <> 'window' and request_id is not null and rounds > 0 and drafted > 0 and full_accepts is not null
 ), requests_by_stratum as (
-  select stratum, run_id, unit, sum(n) as n, sum(near) as near, sum(rolled_back) as rolled_back
+  select stratum, run_id, unit, sum(n) as n, sum(near) as near, sum(rolled_back) as rolled_back,
+         count(rolled_requests) as rolled_up
   from shaped_rows
   group by stratum, run_id, unit
 ), requests_of as (
   select *, 0 as is_total from requests_by_stratum
   union all by name
-  select run_id, unit, sum(n) as n, sum(near) as near, sum(rolled_back) as rolled_back, 1 as is_total
+  select run_id, unit, sum(n) as n, sum(near) as near, sum(rolled_back) as rolled_back,
+         sum(rolled_up) as rolled_up, 1 as is_total
   from requests_by_stratum
   group by run_id, unit
 ), request_shares as (
   select stratum, is_total,
-         count(*) filter (near / nullif(n, 0) > threshold) / nullif(count(*), 0) as near_requests,
-         count(*) filter (rolled_back > 0) / nullif(count(*), 0) as rollback_requests
+         case when sum(rolled_up) = 0
+              then count(*) filter (near / nullif(n, 0) > threshold) / nullif(count(*), 0) end as near_requests,
+         case when sum(rolled_up) = 0
+              then count(*) filter (rolled_back > 0) / nullif(count(*), 0) end as rollback_requests
   from requests_of, setting
   group by stratum, is_total
 ), costs as (

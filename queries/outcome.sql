@@ -39,7 +39,9 @@ with units as materialized (
        and p.batch_bucket is not distinct from s.batch_bucket
        and p.context_bucket is not distinct from s.context_bucket
 ), counts as (
-  select stratum, is_total, count(distinct (run_id, unit)) filter (is_request) as requests, sum(n) as rounds,
+  select stratum, is_total,
+         count(distinct (run_id, unit)) filter (is_request and rolled_requests is null)
+           + coalesce(sum(rolled_requests) filter (is_request), 0)::bigint as requests, sum(n) as rounds,
          sum(d) as drafted, min(k_min) as k_min, max(k_max) as k_max, sum(a_of_d) / nullif(sum(d), 0) as alpha,
          sum(a_of_p) / nullif(sum(a_of_p) + sum(rejections), 0) as p,
          1 + sum(a_of_n) / nullif(sum(n_of_a), 0) as tau_verified, sum(e_of_n) / nullif(sum(n_of_e), 0) as tau_drafted,

@@ -12,13 +12,17 @@
 with setting as (
   select coalesce(try_cast(getvariable('time_points') as bigint), 60) as most
 ), seconds as (
-  select distinct run_id, epoch_us(ts) // 1000000 as second from strata where ts is not null
+  select distinct run_id, epoch_us(ts) // 1000000 as second, rolled_requests is not null as is_rolled
+  from strata where ts is not null
 ), widths as (
   select width, count(distinct hash(run_id, second // width)) as points
   from seconds, unnest([1, 2, 5, 10, 30, 60, 300, 900, 3600, 10800, 21600, 86400, 604800, 2592000]) as w(width)
   group by width
 ), chosen as (
-  select coalesce(min(width) filter (points <= (select most from setting)), max(width))::bigint as width from widths
+  -- Rolled-up rounds know their minute.
+  select coalesce(min(width) filter (points <= (select most from setting) and width >= least_width),
+                  max(width))::bigint as width
+  from widths, (select case when bool_or(is_rolled) then 60 else 1 end as least_width from seconds)
 ), cells as (
   -- Sums first, so that few rows meet their plain step.
   select run_id, num_speculative_tokens, method, s.model, draft_model, engine_version, traffic, engine, batch_bucket,

@@ -4,7 +4,7 @@
 --   kind      chain: single rounds of a request with their draft length, which run_lengths.sql takes; else the reason:
 --             tree (draft nodes), parallel (a drafter that proposes all at once or looks up), sampled (weight is not
 --             1), no_request (rounds without a request id), no_length (accepted count only), counts (histograms,
---             requests or intervals: no rounds in order)
+--             requests or intervals: no rounds in order), rolled_up (rows of many rounds: their order is gone)
 --   rounds    rounds with a draft; passes that may have had one, where only those are known
 --   methods   drafting methods among them, as the engines name them
 -- Basis: the finest grain of the counts (see facts); weighted.
@@ -17,6 +17,7 @@ with parallel as (
                    or regexp_matches(lower(method), 'ngram|suffix|lookup|medusa|hydra|tree|dflash|parallel')
                 then 'parallel'
               when grain <> 'round' then 'counts'
+              when rolled_requests is not null then 'rolled_up'
               when request_id is null then 'no_request'
               when drafted is null then 'no_length'
               when weight <> 1 then 'sampled'

@@ -16,8 +16,8 @@
 -- is one with the hazard of its last position, by a draw that hash and seed fix; behind the last round of a request
 -- there is none. A plain round ends a run. Rows of a request that lie in another stratum are skipped. The target's own
 -- token is not counted.
--- Basis: single rounds with a request id and a draft length; no trees, no parallel or lookup drafters, no sampled
--- rounds (replay_domain.sql tells how many were left out).
+-- Basis: single rounds with a request id and a draft length; no trees, no parallel or lookup drafters, no sampled or
+-- rolled-up rounds (replay_domain.sql tells how many were left out).
 with setting as (
   select coalesce(getvariable('replay_seed')::bigint, 7) as seed,
          coalesce(getvariable('replay_rounds')::bigint, 20) as enough
@@ -30,6 +30,7 @@ with setting as (
          hash(run_id, request_id, round_index, source_id, source_line, seed) / 18446744073709551616.0 as draw
   from strata, setting
   where grain = 'round' and request_id is not null and drafted is not null and accepted is not null and weight = 1
+        and rolled_requests is null
         and num_draft_nodes is null and run_id not in (from parallel)
         and not coalesce(regexp_matches(lower(method), 'ngram|suffix|lookup|medusa|hydra|tree|dflash|parallel'), false)
 ), lengths as (

@@ -4,7 +4,8 @@
 --   rejected = drafted - accepted (tokens); draft_accept_ratio; near_k_round_share (delta = 1, rounds only);
 --   wasted_draft_ms = engine time of drafting that gave nothing: by round draft time x step_share x rejected / drafted,
 --   NULL where no draft time or no step share is logged; draft_ms = all its drafting, the same way.
--- Basis: the finest grain of the request. Sorted by wasted draft time, then by rejected tokens.
+-- Basis: the finest grain of the request; rolled-up rounds are of no single one and left out. Sorted by wasted draft
+-- time, then by rejected tokens.
 with requests_of as (
   select run_id, unit, max(request_id) as request_id, max(task_type) as task_type, max(temperature) as temperature,
          sum(weight * rounds) as rounds, sum(weight * drafted) as drafted, sum(weight * accepted) as accepted,
@@ -14,7 +15,7 @@ with requests_of as (
          sum(weight * step_share * draft_ms * (drafted - accepted) / nullif(drafted, 0)) as wasted_draft_ms,
          sum(weight * step_share * draft_ms) as draft_ms
   from strata
-  where grain <> 'window'
+  where grain <> 'window' and rolled_requests is null
   group by run_id, unit
 ), worst as (
   select *,

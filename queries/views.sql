@@ -92,7 +92,11 @@ select *,
        and coalesce(num_speculative_tokens <= 65536, true) and coalesce(top_p <= 1, true)
        and coalesce(step_share >= 1e-10 and step_share <= 1, true) and coalesce(drafted <= 65536, true)
        and coalesce(accepted <= drafted, true) and coalesce(emitted - 1 <= accepted, true) as possible
-from read_parquet(lake_files('rounds'), union_by_name = true, hive_partitioning = true, hive_types = {'date': date});
+from (
+  select null::bigint as rolled_requests, null::double as rolled_squares, null::bigint as rolled_longest where false
+  union all by name
+  from read_parquet(lake_files('rounds'), union_by_name = true, hive_partitioning = true, hive_types = {'date': date})
+);
 
 create or replace view logged_windows as
 select *,
@@ -368,7 +372,7 @@ select * exclude (preference), []::varchar[] as conflicting, 0 as conflicts, 1 a
 create or replace view held as
 select 'round' as grain, 1 as grain_order, run_id, surface, count(*) as records,
        count(accepted) filter (not coalesce(is_replay, false)) as counts, 0 as other_counts, count(*) as know_rounds,
-       count(*) filter (drafted = 0) as plain, sum(drafted)::bigint as drafted, count(draft_us) as drafts,
+       count(*) filter (drafted = 0) as plain, sum(weight * drafted)::bigint as drafted, count(draft_us) as drafts,
        count(target_us) as targets, count(step_us) as steps
 from rounds group by run_id, surface
 union all by name
@@ -474,6 +478,8 @@ select engine, null as run_id, join_key, task_type, temperature, top_p from anyw
 -- mean per request-round, and sum(draft_us * step_share) is engine time. drafted_timed = the drafted tokens that
 -- draft_us stands for. `unit` = what is independent: the request (rounds, requests) or the window. TPOT and its parts
 -- live on request rows only. Rounds without a request id are taken by the minute (or 256 lines): single rounds depend.
+-- Rounds of old days may be rolled up (rolled_requests is not NULL): rows of equal rounds, with their number as weight,
+-- whose unit is a group of requests that began in one minute.
 create or replace view facts as
 with traits as materialized (from run_traits), elsewhere as materialized (from superseded),
 labelled as materialized (from request_traits), round_rows as (
@@ -487,9 +493,8 @@ labelled as materialized (from request_traits), round_rows as (
          r.source_line, r.weight, r.labels, r.ts, r.date, r.request_id, r.round_index, r.step_id,
          coalesce(r.step_share, 1.0 / nullif(r.batch_size, 0)) as step_share, r.batch_size, r.context_len,
          coalesce(request_key(r.request_id),
-                  r.source_id || ' block ' || coalesce(epoch(r.ts) // 60, r.source_line // 256)) as unit,
-         r.has_prefill, r.is_replay,
-         r.timing_basis,
+                  r.source_id || ' block ' || coalesce(epoch_us(r.ts) // 60000000, r.source_line // 256)) as unit,
+         r.has_prefill, r.is_replay, r.timing_basis, r.rolled_requests, r.rolled_squares, r.rolled_longest,
          -- A replayed round was counted when it ran first; its time is real all the same.
          coalesce(s.counts, false) or coalesce(r.is_replay, false) as uncounted,
          case when uncounted then null when r.drafted = 0 then 0 else 1 end::bigint as rounds,
@@ -662,7 +667,8 @@ from shaped, unnest(range(0, d + 1)) as positions(j) where grain <> 'round' grou
 having sum(hist[j + 1]) > 0;
 
 -- The sums that acceptance, cost and baseline need, in one pass: by independent unit, within engine, model, batch and
--- context. n, plain, d, a, e: counts (a_of_x: accepted where x is known); dt..tn: times without prefill steps and what
+-- context. rolled_*: the requests that a unit of rolled-up rows stands for; NULL where the unit is one request.
+-- n, plain, d, a, e: counts (a_of_x: accepted where x is known); dt..tn: times without prefill steps and what
 -- they stand for; w: request-rounds with any time; f*: rounds that tell how verify time grows with the draft.
 create or replace view unit_sums as
 with seen as (
@@ -727,9 +733,12 @@ select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, un
          as tokens,
        sum(case when is_plain then cw * step_ms end) as plain_ms,
        sum(case when is_plain and step_ms is not null then cw * time_rounds end) as plain_rounds,
-       sum(case when fits then 1 else 0 end) as fn, sum(case when fits then drafted end) as fd,
-       sum(case when fits then target_ms end) as fv, sum(case when fits then drafted * drafted end) as fdd,
-       sum(case when fits then drafted * target_ms end) as fdv
+       sum(case when fits then weight else 0 end) as fn, sum(case when fits then weight * drafted end) as fd,
+       sum(case when fits then weight * target_ms end) as fv,
+       sum(case when fits then weight * drafted * drafted end) as fdd,
+       sum(case when fits then weight * drafted * target_ms end) as fdv,
+       sum(rolled_requests) as rolled_requests, sum(rolled_squares) as rolled_squares,
+       max(rolled_longest) as rolled_longest
 from seen
 group by stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, unit;
 

@@ -34,6 +34,7 @@ def warnings(
         *_forced(con, defined),
         *_never_drafted(total, strata),
         *_v0_rates(con),
+        *_rolled_up(con, total),
         *collect.counted_wrongly(con, total, strata, defined),
         *_grains(con),
         *collect.timed_wrongly(con, total),
@@ -71,6 +72,29 @@ def _forced(con: duckdb.DuckDBPyConnection, defined: Defined) -> list[Warning]:
         else "rows with simulated or forced acceptance are left out of every figure"
     )
     return [Warning("forced_acceptance", text, {"rows": rows})]
+
+
+def _rolled_up(con: duckdb.DuckDBPyConnection, total: Stratum) -> list[Warning]:
+    """Rounds that `tracelens compact` made sums of: what is exact still, and what is gone."""
+    rolled = total.figures.get("rolled_rounds")
+    if not rolled:
+        return []
+    found = rows(
+        con,
+        "select max(date)::varchar as day, rolled / every as share from (select max(date) filter (rolled_requests is"
+        " not null) as date, sum(weight) filter (rolled_requests is not null) as rolled, sum(weight) as every"
+        " from strata where grain = 'round' and coalesce(rounds, plain_steps) is not null) group by all",
+    )[0]
+    text = (
+        f"{_share(found['share'])} of the rounds (days up to {found['day']}) are rolled up by the minute: counts, sums "
+        "and means are as before; intervals stand on groups of requests and may be wider; single requests, replay and "
+        "what requests share a step cannot be had from them"
+    )
+    return [Warning("rolled_up", text, {"rounds": rolled, "share": found["share"], "until": found["day"]})]
+
+
+def _share(share: float) -> str:
+    return "all" if share == 1 else f"{share:.0%}" if share >= 0.01 else "less than 1%"
 
 
 def _v0_rates(con: duckdb.DuckDBPyConnection) -> list[Warning]:

@@ -37,6 +37,8 @@ def acceptance(alpha: Row, level: float) -> Figures:
     out: Figures = {name: alpha.get(name) for name in names}
     for name in ("requests", "rounds", "plain_steps", "drafted", "accepted", "emitted"):
         out[name] = whole(alpha.get(name))
+    if alpha.get("rolled_rounds"):
+        out["rolled_rounds"] = whole(alpha["rolled_rounds"])
     out["grain"] = ", ".join(alpha.get("grains") or ()) or None
     shortest, longest = alpha.get("num_speculative_tokens_min"), alpha.get("num_speculative_tokens_max")
     out["num_speculative_tokens"] = shortest if shortest == longest else None

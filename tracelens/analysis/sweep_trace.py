@@ -35,6 +35,7 @@ _OUTSIDE = {
     "tree": "trees were drafted (num_draft_nodes), and a chain of flags cannot tell what a smaller tree would hold",
     "parallel": "the drafter{methods} looks its drafts up or proposes all at once, so a shorter draft is another draft",
     "sampled": "rounds were sampled (weight is not 1), so none is known to follow another",
+    "rolled_up": "rounds are rolled up (`tracelens compact`), so their order is gone",
     "no_request": "rounds carry no request id, so their order is not known",
     "no_length": "rounds log no draft length (drafted), only what was accepted",
     "counts": "only histograms, requests or intervals are logged, not single rounds in order",

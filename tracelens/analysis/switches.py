@@ -10,6 +10,10 @@ _BASELINE = (
 _MATCHED = "ingest a baseline of every engine and model, or group by engine and model"
 _ALIKE = "profile some steps of a run without speculation, too, and ingest that trace with `--role baseline`"
 _CANONICAL = "write canonical JSON lines from a hook of your own (README: 'Any other engine')"
+_SINGLE = (
+    "ask of days that are not rolled up (`--since`), or bring the single rounds of a log back: `tracelens ingest "
+    "--replace LOG`"
+)
 _DRAFTER = "look into the engine's start-up log: is the drafter loaded, and does it propose on this traffic?"
 _LABELS = "name it by `--labels FILE`, `--set task_type=…` or rules in tracelens.toml at ingest"
 
@@ -170,6 +174,8 @@ def switch_on(needs: str | Sequence[str], engines: Collection[str], canonical: C
         return _ALIKE
     if need == "task_type":
         return _LABELS
+    if need == "single_requests":
+        return _SINGLE
     needs = ["drafted" if need == "timed_drafts" else need for need in needs]
     need = needs[0]
     if need == "nothing_drafted":

@@ -75,6 +75,11 @@ COMMANDS = {
         "Follow growing logs; the headline table after each change.",
         "tracelens watch /var/log/vllm --run prod-k5 --role speculative --by task_type --prometheus 9108",
     ),
+    "compact": Command(
+        "tracelens.cli.compact:compact",
+        "Merge small files of the lake, and roll up the rounds of old days.",
+        "tracelens compact --lake ./lake --older-than 30d",
+    ),
     "query": Command(
         "tracelens.cli.query:query",
         "A named query, or SQL over the views of the lake.",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens.ingest import copies_sql
-from tracelens.lake import journal, ledger
+from tracelens.lake import journal, ledger, shared
 from tracelens.lake.schema import DAY_OF, FACTS
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def find(root: Path, staged: Path, rows: Sequence[Mapping[str, Any]], left: Iter
         if not meeting:
             continue
         con = con or _connection(staged)
-        for source, other, line in copies_sql.same(con, table, sorted(files), sorted(meeting), begun):
+        merged = [path for path in files if shared.is_shared(path)]
+        for source, other, line in copies_sql.same(con, table, sorted(files), sorted(meeting), begun, merged, order):
             found.setdefault((source, other), set()).add(line)
     if con is not None:
         con.close()
@@ -86,6 +87,28 @@ def find(root: Path, staged: Path, rows: Sequence[Mapping[str, Any]], left: Iter
     for (source, other), lines in sorted(found.items()):
         out.setdefault(source, {})[other] = lines_of(lines)
     return out
+
+
+def unseen(root: Path, rows: Sequence[Mapping[str, Any]], left: Iterable[ledger.Entry]) -> dict[str, str]:
+    """New sources with rounds of a day that other sources of their kind have rolled up. Needs the lake's lock.
+
+    Rolled-up rounds have no line and no time of their own, so no record of a new source is known among them.
+
+    Returns:
+        Source -> the first such day.
+    """
+    merged = [e for e in left if e.is_merged]
+    days = {_day_of(n) for r in rows for n in r["_files"] if n.startswith("rounds/")} if merged else set()
+    names = journal.live(root, ("rounds",)) if days else {}
+    files = [(n, path) for n, path in names.items() if shared.head_of(n) == shared.ROLLED and _day_of(n) in days]
+    found: dict[str, str] = {}
+    for row in rows if files else ():
+        alike = {e.source_id for e in merged if e.surfaces & set(row["surfaces"])}
+        mine = {_day_of(n) for n in row["_files"] if n.startswith("rounds/")}
+        there = [_day_of(n) for n, path in files if _day_of(n) in mine and alike & shared.sources_in(path)]
+        if there:
+            found[row["source_id"]] = min(there).removeprefix("date=")
+    return found
 
 
 def _begun(
@@ -135,12 +158,17 @@ def _meeting(
     days = {f.day for f in mine}
     wanted = {other for _, other in pairs}
     names: dict[str, dict[str, str]] = {}
+    theirs: list[_File] = []
     live = journal.live(root, (table,)) if mine else {}
     for name in live:
-        source = _source_of(name)
-        if source in wanted and _day_of(name) in days:
+        if _day_of(name) not in days:
+            continue
+        source = shared.head_of(name)
+        if source in wanted:
             names.setdefault(source, {})[name] = live[name]
-    theirs = [f for source, found in names.items() for f in _files(table, source, found)]
+        elif source == shared.MERGED:  # rolled-up rows are of no line, and like no record
+            theirs += _parts(table, name, live[name], wanted)
+    theirs += [f for source, found in names.items() for f in _files(table, source, found)]
     meeting: set[tuple[str, str]] = set()
     files: set[str] = set()
     for one in mine:
@@ -149,10 +177,6 @@ def _meeting(
                 meeting.add((one.source, other.source))
                 files |= {one.path, other.path}
     return meeting, files
-
-
-def _source_of(name: str) -> str:
-    return name.rpartition("/")[2].partition("-")[0]
 
 
 def _day_of(name: str) -> str:
@@ -166,6 +190,24 @@ def _files(table: str, source: str, paths: Mapping[str, str]) -> list[_File]:
         for name, path in paths.items()
         if name.startswith(f"{table}/")
     ]
+
+
+def _parts(table: str, name: str, path: str, wanted: set[str]) -> list[_File]:
+    """The parts of a merged file that are of some sources, as if each were a file."""
+    import pyarrow.parquet as pq
+
+    here = wanted & shared.sources_in(path)
+    if not here:
+        return []
+    rows = pq.ParquetFile(path).read(columns=["source_id", DAY_OF[table]]).rename_columns(["source", "at"])
+    found = rows.group_by("source").aggregate([("at", "min"), ("at", "max"), ("at", "count"), ([], "count_all")])
+    parts = []
+    for part in found.to_pylist():
+        if part["source"] in here:
+            told = part["at_count"] == part["count_all"]
+            low, high = (part["at_min"], part["at_max"]) if told else (None, None)
+            parts.append(_File(part["source"], path, _day_of(name), low, high))
+    return parts
 
 
 def _extent(path: str, column: str) -> tuple[dt.datetime | None, dt.datetime | None]:

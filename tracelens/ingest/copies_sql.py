@@ -91,6 +91,8 @@ def same(
     files: Sequence[str],
     pairs: Sequence[tuple[str, str]],
     begun: Collection[tuple[str, str]] = (),
+    merged: Sequence[str] = (),
+    new: Sequence[str] = (),
 ) -> list[tuple[str, str, int]]:
     """Lines that hold records of an earlier source.
 
@@ -100,6 +102,8 @@ def same(
         files: the Parquet files of all sources in `pairs`.
         pairs: sources to compare: the later one, the earlier one.
         begun: those of them that begin with the same text; there the same record in the same line needs no stamp.
+        merged: those of the files that lie in the lake and hold several sources.
+        new: sources that were just read; what `merged` has of them is of an earlier reading, on its way out.
 
     Returns:
         Source, earlier source, line of the first.
@@ -116,8 +120,10 @@ def same(
         f" usable and coalesce({identity.strong}, false) as strong, coalesce({identity.named}, false) as named,"
         f" hash({identity.values}) as value, {near} as near,"
         f" {_SERIES if table == 'windows' else _NO_SERIES}"
-        " from read_parquet($1, union_by_name = true) where source_line is not null",
-        [list(files)],
+        " from read_parquet($1, union_by_name = true, filename = 'file') where source_line is not null"
+        " and source_id in (select source from pairs union all select other from pairs)"
+        " and not (list_contains($2::varchar[], file) and list_contains($3::varchar[], source_id))",
+        [list(files), list(merged), list(new)],
     )
     if not _any_met(con, bool(begun)):
         return []

@@ -22,7 +22,7 @@ from tracelens.ingest.redact import held, redaction_of
 from tracelens.ingest.rows import parse_sets
 from tracelens.ingest.stage import GRID, Job, stage
 from tracelens.ingest.tally import Tally
-from tracelens.lake import ledger
+from tracelens.lake import ledger, shared
 from tracelens.lake.store import Store, Transaction
 from tracelens.sources.discover import SourceFile, discover
 from tracelens.sources.stream import BlockStream
@@ -288,13 +288,15 @@ def _commit(
             replaced |= {e.source_id: e for e in amend(txn, list(rows.values()), kept)}
         left = tuple(e for e in known.entries if e.source_id not in replaced)
         found = copies.find(txn.store.root, txn.folder, list(rows.values()), left)
+        again = {e.source_id for e in replaced.values()}
+        tally.beside_rolled(rows.values(), copies.unseen(txn.store.root, list(rows.values()), left), again)
         names = {e.source_id: e.name for e in left} | {r["source_id"]: r["name"] for r in rows.values()}
         for entry in rows.values():
             entry["same_as"] = found.get(entry["source_id"])
             tally.copied(entry, names)
         delete: list[str] = []
         if replaced:
-            delete += ledger.files_of(txn.store.root, tuple(replaced))
+            delete += shared.take_out(txn.store.root, tuple(replaced.values()), txn.path)
             for number, file in enumerate(sorted({e.file for e in replaced.values()})):
                 path = txn.path(f"sources/{txn.folder.name}-{number}.parquet")
                 ledger.rewrite_without(txn.store.root, file, tuple(replaced), path)

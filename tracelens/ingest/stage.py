@@ -24,7 +24,7 @@ from tracelens.ingest.redact import Redaction
 from tracelens.ingest.rows import Finished, Naming, finish, run_rows_of
 from tracelens.ingest.sift import BadLine, offsets, relevant, sift
 from tracelens.lake.parquet import write_table
-from tracelens.lake.schema import DAY_OF, FACTS, SCHEMA_VERSION, TABLES, table
+from tracelens.lake.schema import DAY_OF, FACTS, OWN_FILES, TABLES, table
 from tracelens.sources.clocks import resolve
 from tracelens.sources.discover import SourceFile
 from tracelens.sources.lines import LineFinder
@@ -360,7 +360,7 @@ def _entry(
         "unrecognised": unrecognised,
         "ingested_at": dt.datetime.now(dt.UTC).replace(tzinfo=None),
         "tracelens_version": __version__,
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": OWN_FILES,
         "also_named": [],
         "replaces": [],
         "text_sha256": reading.text_sha256,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from tracelens.ingest.holdings import Held
@@ -62,6 +62,20 @@ class Tally:
         """A source that was taken, and whose records are in part another one's."""
         for other, lines in (entry["same_as"] or {}).items():
             self.copies.append((entry["name"], f"lines {_few(lines)} hold records of {names[other]}: counted once"))
+
+    def beside_rolled(
+        self, entries: Iterable[Mapping[str, Any]], days: Mapping[str, str], again: Collection[str]
+    ) -> None:
+        """Sources with rounds of days that others have rolled up; those that are read again were compared before."""
+        self.remarks += [
+            (
+                e["name"],
+                f"has rounds of {days[e['source_id']]}, a day that is rolled up (`tracelens compact`): whether another "
+                "source holds the same rounds, too, cannot be told; if one does, they count twice",
+            )
+            for e in entries
+            if e["source_id"] in days and e["source_id"] not in again and not {*e["replaces"]} & {*again}
+        ]
 
     def untake(self, entry: Mapping[str, Any], why: str) -> None:
         """A source that was taken, and then found to be in the lake."""

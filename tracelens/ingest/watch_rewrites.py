@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tracelens.ingest.watch_state import Changed, Note, State
-from tracelens.lake import journal, ledger
+from tracelens.lake import journal, ledger, shared
 from tracelens.lake.connection import silent
 from tracelens.lake.schema import DAY_OF
 from tracelens.lake.store import Transaction
@@ -149,8 +149,7 @@ def superseded(txn: Transaction, old: ledger.Entry, new: Mapping[str, Any]) -> R
     Returns:
         None when no record of the old reading is in the new one, or no record has a date.
     """
-    live = journal.live(txn.store.root)
-    before = {name: live[name] for name in live if _source_of(name) == old.source_id}
+    before = _files_of(txn, old)
     overlap = _overlap(before, {name: str(txn.folder / name) for name in new["_files"]})
     if overlap is None:
         return None
@@ -180,8 +179,21 @@ def _table(name: str) -> str:
     return name.partition("/")[0]
 
 
-def _source_of(name: str) -> str:
-    return name.rpartition("/")[2].partition("-")[0]
+def _files_of(txn: Transaction, old: ledger.Entry) -> dict[str, str]:
+    """The rows of a source, as files by the names that they have, or would have, in the lake.
+
+    Rows in files of several sources are copied out of these.
+    """
+    root = txn.store.root
+    live = journal.live(root)
+    found = {name: live[name] for name in live if shared.head_of(name) == old.source_id}
+    if old.is_merged:
+        for number, (name, path) in enumerate(sorted(shared.holding(root, [old.source_id]).items())):
+            # Beside the folders of the tables: no part of the commit.
+            alone = txn.folder / f"{old.source_id}-{number}.rows"
+            shared.extract(path, old.source_id, alone)
+            found[f"{name.rpartition('/')[0]}/{old.source_id}-m{number}.parquet"] = str(alone)
+    return found
 
 
 def _overlap(old: Mapping[str, str], new: Mapping[str, str]) -> _Overlap | None:
@@ -232,7 +244,7 @@ def _count(path: str) -> int:
 
 
 def _cut(name: str, path: str, line: int, to: Path) -> int:
-    """Write the rows of a file that come from before a line; how many. Rows of no line (runs) all stay."""
+    """Write the rows of a file that come from before a line; how many. Rows of no line (runs, rolled up) all stay."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
@@ -241,7 +253,7 @@ def _cut(name: str, path: str, line: int, to: Path) -> int:
     rows = pq.ParquetFile(path).read()
     column = {"rejects": "line", "runs": None}.get(_table(name), "source_line")
     if column is not None:
-        rows = rows.filter(pc.less(rows[column], line))
+        rows = rows.filter(pc.fill_null(pc.less(rows[column], line), _table(name) == "rounds"))
     if rows.num_rows:
         write_arrow(rows, to)
     return int(rows.num_rows)

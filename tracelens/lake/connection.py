@@ -6,6 +6,7 @@ import re
 import shutil
 import tempfile
 import weakref
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,8 +117,7 @@ def _open(con: duckdb.DuckDBPyConnection, lake: Path, reading: Reading, *, lock:
     con.execute("set timezone = 'UTC'")
     con.execute("set variable lake = $lake", {"lake": _plain(str(lake))})
     folders = reading.attach(con, ahead)
-    files = {table: [_plain(path) for path in reading.of(table)] for table in TABLES}
-    con.execute("set variable lake_files = $files", {"files": files})
+    set_files(con, {table: reading.of(table) for table in TABLES})
     if lock:
         con.execute("set allowed_directories = $1", [[*folders, *map(_plain, folders)]])
         con.execute("set enable_external_access = false")
@@ -137,6 +137,11 @@ def _define_tables(con: duckdb.DuckDBPyConnection, reading: Reading, *, keep: bo
         name = _VIEW.search(statement.query)
         if name is not None and name[1] in _OF_LAKE:
             keep_view(con, name[1])
+
+
+def set_files(con: duckdb.DuckDBPyConnection, files: Mapping[str, Sequence[str]]) -> None:
+    """Name the files of every table: what the views of the connection read from now on."""
+    con.execute("set variable lake_files = $files", {"files": {t: [_plain(p) for p in files[t]] for t in files}})
 
 
 def keep_view(con: duckdb.DuckDBPyConnection, name: str, condition: str = "") -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.lake import ledger
+from tracelens.lake import ledger, shared
 from tracelens.lake.store import Store
 
 
@@ -15,7 +15,7 @@ def forget(store: Store, source_ids: Sequence[str]) -> None:
         if not gone:
             return
         ids = tuple(e.source_id for e in gone)
-        delete = list(ledger.files_of(store.root, ids))
+        delete = list(shared.take_out(store.root, gone, txn.path))
         for number, file in enumerate(sorted({e.file for e in gone})):
             ledger.rewrite_without(store.root, file, ids, txn.path(f"sources/{txn.folder.name}-{number}.parquet"))
             delete.append(file)

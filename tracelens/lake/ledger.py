@@ -13,7 +13,7 @@ from typing import Any
 from tracelens.errors import InputError
 from tracelens.lake import journal
 from tracelens.lake.parquet import to_arrow
-from tracelens.lake.schema import SCHEMA_VERSION, TABLES, newer, table
+from tracelens.lake.schema import OWN_FILES, SCHEMA_VERSION, TABLES, newer, table
 from tracelens.lake.snapshot import reading
 
 _WANTED = ["source_id", "name", "sha256", "bytes", "schema_version", "text_sha256", "prefixes", "surfaces", "same_as",
@@ -39,6 +39,7 @@ class Entry:
     surfaces: frozenset[str] = frozenset()
     same_as: frozenset[str] = frozenset()  # sources whose records some of its own are
     request_ids: str | None = None
+    is_merged: bool = False  # some of its rows may lie in files that hold several sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def _entry(file: str, row: Mapping[str, Any]) -> Entry:
     size, text = row["bytes"] or 0, row.get("text_sha256")
     prefixes = {int(n): digest for n, digest in row.get("prefixes") or ()}
     return Entry(row["source_id"], row["name"] or "", row["sha256"], size, file, text, prefixes, surfaces, same,
-                 row.get("request_ids"))  # fmt: skip
+                 row.get("request_ids"), (row["schema_version"] or 0) > OWN_FILES)  # fmt: skip
 
 
 def rows_of(root: Path, table: str, columns: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
@@ -123,7 +124,10 @@ def _rows(path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def files_of(root: Path, source_ids: Sequence[str]) -> tuple[str, ...]:
-    """Names in the lake of all data files of some sources; the ledger's own file is not among them."""
+    """Names in the lake of the data files that hold rows of some sources and of no others; the ledger's not among them.
+
+    Rows of theirs in files of several sources: see `shared`.
+    """
     ids = set(source_ids)
     return tuple(name for name in journal.live(root, _HOLD_ROWS) if name.rpartition("/")[2].partition("-")[0] in ids)
 

@@ -12,6 +12,7 @@ from tracelens.lake.schema import DAY_OF, NO_DAY, table
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 # zstd 1-3 cost the same CPU here and 9 costs half as much again for 3% (MEASURED.md, writer choices); row groups of
 # DuckDB's own size let it prune and parallelise.
@@ -113,6 +114,15 @@ def map_array(pairs: pa.Array, kind: pa.DataType) -> pa.Array:
     starts = pa.Array.from_buffers(pa.int32(), len(edges), [None, pa.py_buffer(edges)])
     mask = pairs.is_null()
     return pa.MapArray.from_arrays(starts, keys, values, type=kind, mask=mask if mask.true_count else None)
+
+
+def arrow_writer(schema: pa.Schema, path: Path) -> pq.ParquetWriter:
+    """A writer of one file in parts, as every file of a lake is written."""
+    import pyarrow.parquet as pq
+
+    return pq.ParquetWriter(
+        path, schema, compression=COMPRESSION, compression_level=LEVEL, store_schema=True, use_dictionary=True
+    )
 
 
 def write_arrow(rows: pa.Table, path: Path) -> None:

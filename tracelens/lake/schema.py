@@ -20,7 +20,10 @@ DAY_OF = {"rounds": "ts", "windows": "ts_end", "requests": "ts_end"}
 # The value of that partition for a row without a time: the name every Hive-style reader takes for NULL.
 NO_DAY = "__HIVE_DEFAULT_PARTITION__"
 # Raised when an older tracelens would misread the lake. A new column does not: it is NULL where it is missing.
-SCHEMA_VERSION = 1
+# 2: files that hold several sources (`tracelens compact`). A lake without such files is of version 1.
+SCHEMA_VERSION = 2
+#: What the ledger says of a source whose rows lie in files of its own.
+OWN_FILES = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ def write_text(summary: Summary, gaps: Sequence[Missing], lake: Path, out: TextI
         f" ({summary.bytes / 1e6 / summary.seconds:,.0f} MB/s)" if summary.bytes > 20e6 and summary.seconds > 0 else ""
     )
     sources = "1 source" if summary.sources == 1 else f"{summary.sources} sources"
-    out.write(f"{sources}, {_size(summary.bytes)}{rate}: {counts or 'no rows'} -> {visible(str(lake))}\n")
+    out.write(f"{sources}, {size_text(summary.bytes)}{rate}: {counts or 'no rows'} -> {visible(str(lake))}\n")
     for surface, n in summary.surfaces.items():
         out.write(f"  {surface:<22} {n:>12,} records\n")
     if summary.rejects:
@@ -110,7 +110,8 @@ def _width() -> int:
     return max(40, shutil.get_terminal_size((100, 24)).columns)
 
 
-def _size(count: float) -> str:
+def size_text(count: float) -> str:
+    """Bytes as people say them."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

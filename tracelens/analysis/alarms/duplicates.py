@@ -66,7 +66,8 @@ with several as (
   select engine, surface, request_id, source_id, count(*) as n, sum(drafted) as d, sum(accepted) as a,
          min(ts) as ts, sum(step_us) as spent
   from rounds semi join several using (engine, surface)
-  where run_id in (from chosen_runs) and request_id is not null and hash(request_id) % $1::ubigint = 0
+  where run_id in (from chosen_runs) and request_id is not null and rolled_requests is null
+    and hash(request_id) % $1::ubigint = 0
   group by engine, surface, request_id, source_id
 ), met as (
   select min(source_id) as source, max(source_id) as other,

@@ -79,7 +79,8 @@ def _beyond_emitted(con: duckdb.DuckDBPyConnection) -> list[Warning]:
     if broken < LEAST_UNITS or broken < LEAST_SHARE * units:
         return []
     # Of rolled-up rows nobody knows how many requests, and so cuts, one stands for.
-    if rows(con, "select exists(from strata where weight <> 1) as rolled_up")[0]["rolled_up"]:
+    summed = "select exists(from strata where weight <> 1 or rolled_requests is not null) as found"
+    if rows(con, summed)[0]["found"]:
         return []
     what = "requests" if found["requests"] else "records"
     if found["without_own"] * 2 >= broken:

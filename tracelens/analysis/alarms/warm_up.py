@@ -31,7 +31,7 @@ with parts as (
   select run_id, epoch_us(ts) // {PART_S * 1_000_000} as part, sum(weight * step_ms) as spent,
          sum(weight * time_rounds) as n, max(ts) as until, avg(batch_size) as batch
   from strata
-  where step_us is not null and ts is not null and not coalesce(has_prefill, false)
+  where step_us is not null and ts is not null and not coalesce(has_prefill, false) and rolled_requests is null
   group by run_id, part
 ), usual as (
   select run_id, median(spent / n) as usual, count(*) as parts from parts group by run_id

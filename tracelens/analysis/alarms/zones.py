@@ -62,7 +62,8 @@ with scopes as (
   from (
     select coalesce(scope, run_id) as scope, 'round ' || surface as place, engine, request_id, max(ts) as ts
     from rounds left join scopes using (run_id)
-    where run_id in (from chosen_runs) and request_id is not null and hash(request_id) % $1::ubigint = 0
+    where run_id in (from chosen_runs) and request_id is not null and rolled_requests is null
+      and hash(request_id) % $1::ubigint = 0
     group by all
   ) where is_global_id(engine, key) group by scope, place, key having count(*) = 1
 ), met as (

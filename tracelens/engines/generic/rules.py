@@ -30,6 +30,7 @@ UNITS: Mapping[str, int] = {"_us": 1, "_ms": 1_000, "_s": 1_000_000}
 NOT_READ = frozenset(
     {"source_id", "source_line", "surface", "ts_basis", "labels", "config", "counters", "counters_since"}
 )
+NOT_READ |= {"rolled_requests", "rolled_squares", "rolled_longest"}
 
 
 @cache
@@ -149,7 +150,9 @@ def _identities(name: str) -> tuple[tuple[str, str], ...]:
     """Numbers are finite and not negative (NaN is the largest number to DuckDB and to polars), then the table's own."""
     rules: list[tuple[str, str]] = []
     for column in table(name).columns:
-        if column.arrow in ("int32", "int64") and column.name not in NOT_READ:
+        if column.name in NOT_READ:
+            continue
+        if column.arrow in ("int32", "int64"):
             rules.append((f"{column.name} >= 0", f"{column.name} >= 0"))
             if column.arrow == "int64":
                 rules.append((f"{column.name} <= 1e15", f"{column.name} <= {_MOST}"))
