@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tracelens.analysis.alarms import baseline, collect, pooling
+from tracelens.analysis.alarms import baseline, collect, looked_at, pooling
 from tracelens.analysis.alarms.chosen import count, rows
 from tracelens.analysis.results import Stratum, Warning, named
 from tracelens.analysis.selection import Defined
@@ -27,6 +27,7 @@ def warnings(
 ) -> tuple[Warning, ...]:
     """Collect the warnings of a report, what touches every figure first. All speak of the selected rows alone."""
     con.execute("create or replace temp table chosen_runs as select distinct run_id from unit_sums")
+    looked_at.define(con)
     pooled = pooling.pooled(con)
     found = [
         *_impossible(con),
@@ -62,7 +63,7 @@ def _impossible(con: duckdb.DuckDBPyConnection) -> list[Warning]:
 
 
 def _forced(con: duckdb.DuckDBPyConnection, defined: Defined) -> list[Warning]:
-    rows = count(con, "select count(*) from selected where forced_acceptance")
+    rows = count(con, "select coalesce(sum(forced), 0)::bigint from chosen_sources")
     if not rows:
         return []
     text = (
@@ -204,7 +205,7 @@ def _conflicts(con: duckdb.DuckDBPyConnection) -> list[Warning]:
 
 def _rejects(con: duckdb.DuckDBPyConnection, defined: Defined) -> list[Warning]:
     # A file that gave nothing but refused records is of no run: it counts where nothing was filtered.
-    chosen = " where source_id in (select source_id from selected)" if defined.filtered else ""
+    chosen = " where source_id in (select source_id from chosen_sources)" if defined.filtered else ""
     rejects = count(con, f"select count(*) from rejects{chosen}")
     if not rejects:
         return []

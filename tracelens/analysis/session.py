@@ -14,9 +14,11 @@ from tracelens.analysis.answers import Answers, Key, ask
 from tracelens.analysis.asked import encodable
 from tracelens.analysis.claim import Claim
 from tracelens.analysis.costs import Priced, comparable
+from tracelens.analysis.parts import Parts
 from tracelens.analysis.results import Missing, Stratum, Warning
 from tracelens.analysis.selection import Defined, Selection, define_strata, keep_small_tables, utc
 from tracelens.errors import InputError
+from tracelens.executors import Executor
 from tracelens.lake import progress
 from tracelens.lake.connection import connect, define_grouping
 
@@ -125,8 +127,12 @@ class Session:
 
 
 @contextmanager
-def opened(lake: Path, question: Question, more: Sequence[str] = ()) -> Iterator[Session]:
+def opened(
+    lake: Path, question: Question, more: Sequence[str] = (), executor: Executor | None = None
+) -> Iterator[Session]:
     """Open a lake for one question and answer the queries that every analysis needs, and `more`.
+
+    With an executor it is that which reads the rounds, in parts; the queries and the figures are the same.
 
     Raises:
         InputError: no lake there, an unknown column or run, a `where` that is no expression over `facts`.
@@ -134,14 +140,17 @@ def opened(lake: Path, question: Question, more: Sequence[str] = ()) -> Iterator
     by = tuple(dict.fromkeys(question.by))
     _check(question)
     progress.expect(ASKED + len(more))
-    con = connect(lake, grouped=False, keep=True)
+    con = connect(lake, grouped=False, keep=executor is None)
+    parts = None if executor is None else Parts(con, lake, executor)
     try:
-        keep_small_tables(con)
+        keep_small_tables(con, parts)
         define_grouping(con)
         run = question.baseline if isinstance(question.baseline, str) else None
         _set_variables(con, question, run)
         chosen = Selection(by, question.where, question.since, question.until, question.runs, run, question.label)
         defined = define_strata(con, chosen)
+        if parts is not None:
+            parts.keep_of_question(question.where)
         answers = ask(con, defined, more)
         strata = [
             Stratum(dict(zip(by, key, strict=True)), stratum_figures(answers, key, question))

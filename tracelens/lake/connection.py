@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,6 +78,23 @@ def connect(
         raise
     if grouped:
         define_grouping(con)
+    return con
+
+
+def connect_to(lake: Path, files: Mapping[str, Sequence[str]], threads: int) -> duckdb.DuckDBPyConnection:
+    """Open some files of a lake as if they were all: a part of it, for whoever holds the lake as of one commit.
+
+    Args:
+        lake: folder of the lake.
+        files: paths by table; a table without any row has one file, too.
+        threads: how many DuckDB may take.
+
+    Returns:
+        A connection with the views of the lake itself; `define_grouping` adds the others.
+    """
+    con = silent()
+    con.execute("set threads = $1", [threads])
+    _define_tables(con, lake, {name: list(paths) for name, paths in files.items()}, lock=True, keep=False)
     return con
 
 
@@ -191,3 +208,11 @@ def define_grouping(con: duckdb.DuckDBPyConnection) -> None:
 def _views() -> tuple[str, str]:
     first, mark, second = (room("queries") / "views.sql").read_text(encoding="utf-8").partition(_GROUPING)
     return first, mark + second
+
+
+def definition(view: str) -> str:
+    """The statement of `queries/views.sql` that defines a view."""
+    found = re.search(rf"^create or replace view {view} as$.*?;$", "".join(_views()), re.MULTILINE | re.DOTALL)
+    if found is None:
+        raise KeyError(view)
+    return found[0]
