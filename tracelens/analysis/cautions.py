@@ -27,7 +27,6 @@ def warnings(
 ) -> tuple[Warning, ...]:
     """Collect the warnings of a report, what touches every figure first. All speak of the selected rows alone."""
     con.execute("create or replace temp table chosen_runs as select distinct run_id from unit_sums")
-    looked_at.define(con)
     pooled = pooling.pooled(con)
     found = [
         *_impossible(con),
@@ -63,7 +62,7 @@ def _impossible(con: duckdb.DuckDBPyConnection) -> list[Warning]:
 
 
 def _forced(con: duckdb.DuckDBPyConnection, defined: Defined) -> list[Warning]:
-    rows = count(con, "select coalesce(sum(forced), 0)::bigint from chosen_sources")
+    rows = count(con, looked_at.forced(con))
     if not rows:
         return []
     text = (

@@ -32,15 +32,21 @@ _OTHERWISE = {
 _NUMBERS = ("INTEGER", "BIGINT", "HUGEINT", "UBIGINT", "DOUBLE", "DECIMAL")
 
 
-def statements() -> tuple[str, ...]:
-    """What defines the views of a question over a part of a lake, behind those that `strata` is made of."""
+def of_lake() -> dict[str, str]:
+    """The views of the lake itself as queries, by name."""
+    return {name: f"from {name}" for name in OF_LAKE}
+
+
+def of_question() -> dict[str, str]:
+    """The views of one question as queries, by name; they read `strata` and the like, and not each other."""
     names = [name for name in OF_QUESTION if name not in looked_at.NAMES]
-    return (*(definition(name) for name in names), *looked_at.of_parts())
+    # As queries: to define a view and to ask it binds all that lies below it twice.
+    return {name: definition(name).partition(" as\n")[2].rstrip(";") for name in names} | looked_at.of_parts()
 
 
-def begin(con: duckdb.DuckDBPyConnection, name: str) -> None:
+def begin(con: duckdb.DuckDBPyConnection, name: str, sql: str) -> None:
     """Make the empty table that takes the parts of a view."""
-    con.execute(f"create or replace table kept_{name} as select * from {name} limit 0")
+    con.execute(f"create or replace table kept_{name} as select * from ({sql}) limit 0")
 
 
 def add(con: duckdb.DuckDBPyConnection, name: str, part: pa.Table) -> None:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens import __version__
 from tracelens.analysis import partials
-from tracelens.analysis.alarms import looked_at
 from tracelens.analysis.matching import has_subquery
 from tracelens.errors import InputError
 from tracelens.executors import Executor
@@ -48,15 +47,15 @@ _ABSENT = {
 class Common:
     """What is the same for every part of one job: where the lake lies, what is known of it, and what is asked.
 
-    `known` are views as Arrow streams, `asked` statements in order, `others` the files of all tables but rounds,
-    `smallest` a file of each table of facts, for its columns.
+    `wanted` are queries by name, `known` views as Arrow streams, `asked` statements in order, `others` the files of all
+    tables but rounds, `smallest` a file of each table of facts, for its columns.
     """
 
     version: tuple[str, str]
     lake: str
     others: Mapping[str, Sequence[str]]
     smallest: Mapping[str, str]
-    wanted: tuple[str, ...]
+    wanted: Mapping[str, str]
     known: Mapping[str, bytes] = field(default_factory=dict)
     variables: Mapping[str, Any] = field(default_factory=dict)
     asked: tuple[str, ...] = ()
@@ -77,7 +76,7 @@ class Parts:
 
     def keep_of_lake(self) -> None:
         """Keep what the views of the lake need of its rounds, as `keep_small_tables` does for a lake in one piece."""
-        self._keep(partials.OF_LAKE, self._common(partials.OF_LAKE))
+        self._keep(self._common(partials.of_lake()))
 
     def keep_of_question(self, where: str | None) -> None:
         """Keep the sums of the question that the connection's views are of.
@@ -91,18 +90,15 @@ class Parts:
                 "alone: write it without, or leave --executor out"
             )
         con = self._con
-        for statement in looked_at.of_parts():  # for their columns
-            con.execute(statement)
         views = dict(con.execute("select view_name, sql from duckdb_views() where not internal").fetchall())
         asked = [views[name].replace("CREATE VIEW", "create or replace view", 1) for name in _ASKED]
-        asked += partials.statements()
         values = {name: _value(con, name) for name in _VARIABLES}
         known = {name: _stream(con.cursor().sql(f"from kept_{name}").to_arrow_table()) for name in _KNOWN}
-        self._keep(partials.OF_QUESTION, self._common(partials.OF_QUESTION, known, values, tuple(asked)))
+        self._keep(self._common(partials.of_question(), known, values, tuple(asked)))
 
     def _common(
         self,
-        wanted: tuple[str, ...],
+        wanted: Mapping[str, str],
         known: Mapping[str, bytes] | None = None,
         variables: Mapping[str, Any] | None = None,
         asked: tuple[str, ...] = (),
@@ -111,16 +107,16 @@ class Parts:
         smallest = {name: _smallest(self._files[name]) for name in FACTS}
         return Common(_versions(), str(self._lake), others, smallest, wanted, known or {}, variables or {}, asked)
 
-    def _keep(self, names: Sequence[str], common: Common) -> None:
-        for name in names:
-            partials.begin(self._con, name)
+    def _keep(self, common: Common) -> None:
+        for name, sql in common.wanted.items():
+            partials.begin(self._con, name, sql)
         tasks: list[Any] = [_REST, *self._rounds]
         progress.expect(len(tasks))
         for answered in self._executor.run(answer, common, tasks):
             for name, stream in answered.items():
                 partials.add(self._con, name, _table(stream))
             progress.step()
-        for name in names:
+        for name in common.wanted:
             partials.finish(self._con, name)
 
 
@@ -144,7 +140,7 @@ def answer(common: Common, part: Any) -> dict[str, bytes]:
             con.execute(f"create or replace view {name} as select * from kept_{name}")
         for statement in common.asked:
             con.execute(statement)
-        found = {name: con.sql(f"from {name}").to_arrow_table() for name in common.wanted}
+        found = {name: con.sql(sql).to_arrow_table() for name, sql in common.wanted.items()}
     finally:
         con.close()
     return {name: _stream(table) for name, table in found.items() if table.num_rows}

@@ -53,9 +53,16 @@ group by engine, surface, run_id, request_id, source_id
 NAMES = tuple(_VIEWS)
 
 
-def of_parts() -> tuple[str, ...]:
-    """The statements that define the views over a part of a lake."""
-    return tuple(f"create or replace view {name} as {sql.format(chosen='true')}" for name, sql in _VIEWS.items())
+def of_parts() -> dict[str, str]:
+    """The views as queries over a part of a lake, by name."""
+    return {name: sql.format(chosen="true") for name, sql in _VIEWS.items()}
+
+
+def forced(con: duckdb.DuckDBPyConnection) -> str:
+    """The question how many of the selected rows have simulated or forced acceptance; may be asked before `define`."""
+    if "chosen_sources" in kept(con):
+        return "select coalesce(sum(forced), 0)::bigint from kept_chosen_sources"
+    return "select count(*) from selected where forced_acceptance"
 
 
 def define(con: duckdb.DuckDBPyConnection) -> None:
