@@ -1,6 +1,6 @@
 -- Question: how many rounds give (almost) nothing, who pays for them, and what do they cost?
--- Inputs: views round_shapes, request_shapes, near_k_times. Variables: near_k_delta (default 1: at most one draft kept;
--- 0 = strict), near_k_threshold (default 0.5). Rounds with a draft only.
+-- Inputs: view strata, view round_shapes. Variables: near_k_delta (default 1: at most one draft kept; 0 = strict),
+-- near_k_threshold (default 0.5). Rounds with a draft only.
 -- Output, one row a stratum and one for all (stratum IS NULL):
 --   near_k_rounds, shaped_rounds  rounds with rollback_len >= d - delta and > 0; rounds whose lengths are known
 --   near_k_round_share            the first over the second
@@ -42,11 +42,22 @@ with setting as (
   from shapes s
   join probabilities p on p.stratum is not distinct from s.stratum and p.is_total = s.is_total, setting
   group by s.stratum, s.is_total
+), shaped_rows as (
+  select stratum, run_id, unit, weight * rounds as n,
+         case when grain = 'round' then weight * (accepted <= delta and accepted < drafted)::integer
+              else weight * list_sum(accepted_hist[1:least(delta + 1, drafted // rounds)]) end as near,
+         weight * (rounds - full_accepts) as rolled_back
+  from strata, setting
+  where grain <> 'window' and request_id is not null and rounds > 0 and drafted > 0 and full_accepts is not null
+), requests_by_stratum as (
+  select stratum, run_id, unit, sum(n) as n, sum(near) as near, sum(rolled_back) as rolled_back
+  from shaped_rows
+  group by stratum, run_id, unit
 ), requests_of as (
-  select *, 0 as is_total from request_shapes
+  select *, 0 as is_total from requests_by_stratum
   union all by name
   select run_id, unit, sum(n) as n, sum(near) as near, sum(rolled_back) as rolled_back, 1 as is_total
-  from request_shapes
+  from requests_by_stratum
   group by run_id, unit
 ), request_shares as (
   select stratum, is_total,
@@ -55,9 +66,13 @@ with setting as (
   from requests_of, setting
   group by stratum, is_total
 ), costs as (
-  select stratum, grouping(stratum) as is_total, sum(near_draft) as near_draft, sum(all_draft) as all_draft,
-         sum(near_step) as near_step, sum(all_step) as all_step
-  from near_k_times
+  select stratum, grouping(stratum) as is_total,
+         sum(weight * step_share * draft_ms) filter (accepted <= delta and accepted < drafted) as near_draft,
+         sum(weight * step_share * draft_ms) as all_draft,
+         sum(weight * step_share * step_ms) filter (accepted <= delta and accepted < drafted) as near_step,
+         sum(weight * step_share * step_ms) as all_step
+  from strata, setting
+  where grain = 'round'
   group by grouping sets ((stratum), ())
 )
 select case when s.is_total = 0 then s.stratum end as stratum, s.near as near_k_rounds, s.n as shaped_rounds,

@@ -613,35 +613,6 @@ from seen
 group by stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, unit;
 
 -- What else the queries take from single rows: sums, which of parts of a lake add up (docs/spark.md).
--- Near-K rounds (variable near_k_delta, default 1) and rolled-back rounds of every request whose rounds are known.
-create or replace view request_shapes as
-with setting as (
-  select coalesce(try_cast(getvariable('near_k_delta') as bigint), 1) as delta
-), shaped_rows as (
-  select stratum, run_id, unit, weight * rounds as n,
-         case when grain = 'round' then weight * (accepted <= delta and accepted < drafted)::integer
-              else weight * list_sum(accepted_hist[1:least(delta + 1, drafted // rounds)]) end as near,
-         weight * (rounds - full_accepts) as rolled_back
-  from strata, setting
-  where grain <> 'window' and request_id is not null and rounds > 0 and drafted > 0 and full_accepts is not null
-)
-select stratum, run_id, unit, sum(n) as n, sum(near) as near, sum(rolled_back) as rolled_back
-from shaped_rows
-group by stratum, run_id, unit;
-
--- Engine time of near-K rounds and of all rounds, ms.
-create or replace view near_k_times as
-with setting as (
-  select coalesce(try_cast(getvariable('near_k_delta') as bigint), 1) as delta
-)
-select stratum, sum(weight * step_share * draft_ms) filter (accepted <= delta and accepted < drafted) as near_draft,
-       sum(weight * step_share * draft_ms) as all_draft,
-       sum(weight * step_share * step_ms) filter (accepted <= delta and accepted < drafted) as near_step,
-       sum(weight * step_share * step_ms) as all_step
-from strata, setting
-where grain = 'round'
-group by stratum;
-
 -- Rounds that share their step with others, by the names of unit_sums: by step - by row is a sum over steps, so one
 -- step in `every` estimates it, about a million rows at most.
 create or replace view shared_steps as

@@ -189,7 +189,7 @@ def test_an_executor_that_dies_changes_nothing(samples: Path, spark: Spark, tmp_
 
 def test_a_lake_that_no_executor_sees(tmp_path: Path, spark: Spark, many: Path) -> None:
     with opened(many, Question()) as session:
-        held = parts.Parts(session.con, many, spark)
+        held = parts.Parts(session.con, many, spark, None)
         held._lake = tmp_path / "elsewhere"
         with pytest.raises(InputError, match=r"executors do not see .*elsewhere"):
             held.keep_of_lake()

@@ -6,10 +6,12 @@ them itself. So an executor computes them over a part of the rounds, and the sam
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tracelens.analysis.alarms import looked_at
-from tracelens.lake.connection import definition, kept
+from tracelens.lake.connection import definition, grouping_views, kept
 
 if TYPE_CHECKING:
     import duckdb
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 #: Views of the lake itself, before any question.
 OF_LAKE = ("held", "impossible")
 #: Views of one question: over what speculates, and all.
-OF_STRATA = ("unit_sums", "round_shapes", "request_shapes", "near_k_times", "shared_steps")
+OF_STRATA = ("unit_sums", "round_shapes", "shared_steps")
 OF_QUESTION = (*OF_STRATA, "plain_units", "control_sums", *looked_at.NAMES)
 # Those of them that hold rows and no sums.
 _ROWS = ("shared_steps",)
@@ -27,7 +29,7 @@ _KEYS = {"held": {"grain_order"}, "round_shapes": {"bucket", "drafted", "accepte
 # What is no sum.
 _OTHERWISE = {
     "k_min": "min", "k_max": "max", "fixed_share": "max", "until": "max", "low": "min", "high": "max", "source": "min",
-    "other": "max",
+    "other": "max", "rolled_longest": "max",
 }  # fmt: skip
 _NUMBERS = ("INTEGER", "BIGINT", "HUGEINT", "UBIGINT", "DOUBLE", "DECIMAL")
 
@@ -42,6 +44,20 @@ def of_question() -> dict[str, str]:
     names = [name for name in OF_QUESTION if name not in looked_at.NAMES]
     # As queries: to define a view and to ask it binds all that lies below it twice.
     return {name: definition(name).partition(" as\n")[2].rstrip(";") for name in names} | looked_at.of_parts()
+
+
+def helpers(wanted: Iterable[str], there: Iterable[str]) -> list[str]:
+    """The statements that define what these queries read of the views that group `facts`, beside those that are there.
+
+    In the order of `queries/views.sql`, where a view stands behind what it reads.
+    """
+    found: list[str] = []
+    texts = list(wanted)
+    for name in reversed(grouping_views()):
+        if name not in there and any(re.search(rf"\b{name}\b", text) for text in texts):
+            texts.append(definition(name))
+            found.append(definition(name))
+    return found[::-1]
 
 
 def begin(con: duckdb.DuckDBPyConnection, name: str, sql: str) -> None:

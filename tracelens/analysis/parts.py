@@ -63,9 +63,24 @@ class Common:
 
 
 class Parts:
-    """The parts of a lake that a connection holds open, and the executor that answers them."""
+    """The parts of a lake that a connection holds open, and the executor that answers them.
 
-    def __init__(self, con: duckdb.DuckDBPyConnection, lake: Path, executor: Executor) -> None:
+    Args:
+        con: a connection to the whole lake.
+        lake: folder of the lake.
+        executor: what answers the parts.
+        where: the filter of the question.
+
+    Raises:
+        InputError: the filter asks for more than the row at hand, which a part can't answer.
+    """
+
+    def __init__(self, con: duckdb.DuckDBPyConnection, lake: Path, executor: Executor, where: str | None) -> None:
+        if where is not None and has_subquery(con, where):
+            raise InputError(
+                f"--where {where!r} holds a query of its own, which an executor would answer from its part of the lake "
+                "alone: write it without, or leave --executor out"
+            )
         self._con = con
         self._lake = lake.absolute()
         self._executor = executor
@@ -78,23 +93,16 @@ class Parts:
         """Keep what the views of the lake need of its rounds, as `keep_small_tables` does for a lake in one piece."""
         self._keep(self._common(partials.of_lake()))
 
-    def keep_of_question(self, where: str | None) -> None:
-        """Keep the sums of the question that the connection's views are of.
-
-        Raises:
-            InputError: its filter asks for more than the row at hand; a part can't answer it.
-        """
-        if where is not None and has_subquery(self._con, where):
-            raise InputError(
-                f"--where {where!r} holds a query of its own, which an executor would answer from its part of the lake "
-                "alone: write it without, or leave --executor out"
-            )
+    def keep_of_question(self) -> None:
+        """Keep the sums of the question that the connection's views are of."""
         con = self._con
         views = dict(con.execute("select view_name, sql from duckdb_views() where not internal").fetchall())
         asked = [views[name].replace("CREATE VIEW", "create or replace view", 1) for name in _ASKED]
+        wanted = partials.of_question()
+        asked += partials.helpers(wanted.values(), {*_ASKED, *wanted})
         values = {name: _value(con, name) for name in _VARIABLES}
         known = {name: _stream(con.cursor().sql(f"from kept_{name}").to_arrow_table()) for name in _KNOWN}
-        self._keep(self._common(partials.of_question(), known, values, tuple(asked)))
+        self._keep(self._common(wanted, known, values, tuple(asked)))
 
     def _common(
         self,

@@ -141,8 +141,8 @@ def opened(
     _check(question)
     progress.expect(ASKED + len(more))
     con = connect(lake, grouped=False, keep=executor is None)
-    parts = None if executor is None else Parts(con, lake, executor)
     try:
+        parts = None if executor is None else Parts(con, lake, executor, question.where)
         keep_small_tables(con, parts)
         define_grouping(con)
         run = question.baseline if isinstance(question.baseline, str) else None
@@ -150,7 +150,7 @@ def opened(
         chosen = Selection(by, question.where, question.since, question.until, question.runs, run, question.label)
         defined = define_strata(con, chosen)
         if parts is not None:
-            parts.keep_of_question(question.where)
+            parts.keep_of_question()
         answers = ask(con, defined, more)
         strata = [
             Stratum(dict(zip(by, key, strict=True)), stratum_figures(answers, key, question))

@@ -44,8 +44,8 @@ def stage_spread(
     Raises:
         InputError: an executor does not see a source or the lake, or is of another version.
     """
-    with store.scratch() as folder:
-        common = Common(__version__, engine, labels, str(folder.absolute()), logs.level())
+    with store.transaction() as aside:  # never committed: its folder goes with all that attempts have left
+        common = Common(__version__, engine, labels, str(aside.folder.absolute()), logs.level())
         tasks = [replace(job, file=_anywhere(job.file), staging=Path(common.scratch)) for job in jobs]
         for job, (staged, attempt) in zip(jobs, executor.run(stage_there, common, tasks), strict=True):
             _take(Path(common.scratch, attempt), job.staging)

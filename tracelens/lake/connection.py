@@ -94,7 +94,14 @@ def connect_to(lake: Path, files: Mapping[str, Sequence[str]], threads: int) -> 
     """
     con = silent()
     con.execute("set threads = $1", [threads])
-    _define_tables(con, lake, {name: list(paths) for name, paths in files.items()}, lock=True, keep=False)
+    con.execute("set timezone = 'UTC'")
+    con.execute("set variable lake = $1", [_plain(str(lake))])
+    named = {name: [_plain(path) for path in paths] for name, paths in files.items()}
+    con.execute("set variable lake_files = $files", {"files": named})
+    con.execute("set allowed_directories = $1", [[str(lake), _plain(str(lake))]])
+    con.execute("set enable_external_access = false")
+    con.execute(_views()[0])
+    _keep_copies(con)
     return con
 
 
@@ -208,6 +215,11 @@ def define_grouping(con: duckdb.DuckDBPyConnection) -> None:
 def _views() -> tuple[str, str]:
     first, mark, second = (room("queries") / "views.sql").read_text(encoding="utf-8").partition(_GROUPING)
     return first, mark + second
+
+
+def grouping_views() -> list[str]:
+    """Names of the views that group `facts`, in their order."""
+    return re.findall(r"^create or replace view (\w+) as", _views()[1], re.MULTILINE)
 
 
 def definition(view: str) -> str:

@@ -127,16 +127,6 @@ class Store:
                     shutil.rmtree(folder, ignore_errors=True)
 
     @contextmanager
-    def scratch(self) -> Iterator[Path]:
-        """A folder beside the lake's files for what others make, gone at the end; nothing in it is part of the lake."""
-        folder = self.root / journal.STAGING / uuid.uuid4().hex
-        with disk.told(self.root), self._owned(folder):
-            try:
-                yield folder
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
-
-    @contextmanager
     def _owned(self, folder: Path) -> Iterator[None]:
         """A new folder below the staging area, which others can tell from one that a crash has left."""
         # Under the lock: a recovery of another process takes a folder without a locked owner for a dead one.
