@@ -1,5 +1,5 @@
 -- Question: what would one plain decode step of the target take here, and one token without speculation?
--- Inputs: views baseline_facts, unit_sums. Variables: baseline_ms (a value the user names), baseline_run (a run).
+-- Inputs: views plain_units, unit_sums. Variables: baseline_ms (a value the user names), baseline_run (a run).
 -- Output, one row a stratum and one for all (stratum IS NULL):
 --   baseline_ms             t_AR, ms: the mean over the parts (engine, model) by their timed rounds
 --   baseline_basis          value; run_step, run_tpot (a run without speculation: its mean step, or its TPOT where it
@@ -28,25 +28,6 @@ with setting as (
   select try_cast(getvariable('baseline_ms') as double) as ms, getvariable('baseline_run')::varchar as run
 ), all_units as materialized (
   from unit_sums
-), plain_rows as not materialized (
-  select engine, model, traffic, batch_bucket, context_bucket, run_id, unit, weight, time_rounds, surface,
-         case when grain = 'round' then weight * (1 / nullif(step_share, 0) - 1) end as beside,
-         case when not coalesce(has_prefill, false) and coalesce(drafted, 0) = 0 then step_ms end as step,
-         case when not coalesce(error, false) then weight * coalesce(decode_ms, tpot_ms * (output_tokens - 1), tpot_ms)
-         end as decode,
-         case when not coalesce(error, false) and coalesce(decode_ms, tpot_ms) is not null
-              then weight * coalesce(nullif(output_tokens - 1, 0), case when tpot_ms is not null then 1 end)
-         end as tokens
-  from baseline_facts
-), plain_units as materialized (
-  -- mates, mates_t, mates_tt: what requests of one step share; sums of (rows in the step - 1) times 1, t and t^2.
-  select engine, model, traffic, batch_bucket, context_bucket, run_id, unit,
-         sum(weight * step) as step, sum(case when step is not null then weight * time_rounds end) as steps,
-         sum(decode) as decode, sum(tokens) as tokens, sum(case when step is not null then beside end) as mates,
-         sum(beside * step) as mates_t, sum(beside * step * step) as mates_tt,
-         bool_or(is_profiled(surface) and step is not null) as profiled
-  from plain_rows
-  group by all
 ), plain as materialized (
   -- A run that the user names serves every engine when it is of none of them, and so does one of a client that was not
   -- told whom it measured (engines/rows.py: of_server).

@@ -1,5 +1,5 @@
 -- Question: how far do runs without speculation differ among themselves, so that no smaller speedup means anything?
--- Inputs: views control_facts (every run without speculation), unit_sums (whose mix of classes is taken).
+-- Inputs: views control_sums (every run without speculation), unit_sums (whose mix of classes is taken).
 -- Output, one row a stratum and one for all (stratum IS NULL):
 --   control_runs      runs without speculation of its engines and models that can be told apart by their times
 --   control_low_ms, control_high_ms  TPOT (else the mean plain step) of the quickest and the slowest of them
@@ -7,20 +7,10 @@
 --   control_basis     tpot or step; control_by: class (over the stratum's own classes) or all (of all their traffic)
 -- Basis: token weighted TPOT, mean step without prefill; classes weighted as the stratum ran them. A run counts when it
 -- has at least 80% of the stratum's traffic by class.
-with timed as (
-  select engine, model, traffic, run_id,
-         case when not coalesce(error, false) then weight * coalesce(decode_ms, tpot_ms * (output_tokens - 1), tpot_ms)
-         end as decode,
-         case when not coalesce(error, false) and coalesce(decode_ms, tpot_ms) is not null
-              then weight * coalesce(nullif(output_tokens - 1, 0), 1) end as tokens,
-         case when not coalesce(has_prefill, false) and coalesce(drafted, 0) = 0 then weight * step_ms end as step,
-         case when not coalesce(has_prefill, false) and coalesce(drafted, 0) = 0 and step_ms is not null
-              then weight * time_rounds end as steps
-  from control_facts
-), runs_of as materialized (
+with runs_of as materialized (
   select engine, model, traffic, grouping(traffic) as is_all, run_id, sum(decode) / nullif(sum(tokens), 0) as tpot,
          sum(step) / nullif(sum(steps), 0) as step
-  from timed
+  from control_sums
   group by grouping sets ((engine, model, traffic, run_id), (engine, model, run_id))
 ), mix as materialized (
   select stratum, grouping(stratum) as is_total, traffic, engine, model, sum(coalesce(tokens, all_rounds, 1)) as n

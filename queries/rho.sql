@@ -1,5 +1,6 @@
 -- Question: what does a draft token cost, and what a verify pass and a whole step?
--- Inputs: views priced_units, strata, prices. Steps that also hold prefill are left out of every mean and shown apart.
+-- Inputs: views priced_units, shared_steps, prices. Steps that also hold prefill are left out of every mean and shown
+-- apart.
 -- Output, one row a stratum and one for all (stratum IS NULL); request view, ms:
 --   draft_ms_per_token        draft time / drafted tokens, over rounds with a draft
 --   draft_cost_basis          timed (from durations) or logged_mean (draft_ms_per_token of the log)
@@ -43,26 +44,10 @@ with priced as materialized (
          sum(w) ** 2 / nullif(sum(w * w), 0) as units
   from sums
   group by stratum, is_total
-), rate as (
-  -- By step - by row is a sum over steps: one step in `every` estimates it, about a million rows at most.
-  select greatest(1, sum(records) // 1000000)::bigint as every from held where grain = 'round'
-), shared as (
-  select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, step_id, every,
-         weight * case when drafted_timed > 0 then draft_ms end as dt,
-         weight * case when drafted_timed > 0 and draft_ms is not null then drafted_timed end as dn,
-         weight * draft_ms as d_all,
-         weight * case when draft_ms is not null or (drafted = 0 and coalesce(step_us, target_us) is not null)
-                       then time_rounds end as d_rounds,
-         weight * target_ms as v, weight * case when target_ms is not null then time_rounds end as vn,
-         weight * step_ms as t, weight * case when step_ms is not null then time_rounds end as tn,
-         weight * case when coalesce(draft_ms, target_ms, step_ms) is not null then time_rounds end as w
-  from strata, rate
-  where grain = 'round' and step_id is not null and step_share < 1 and not coalesce(has_prefill, false)
-        and (every = 1 or hash(hash(run_id, step_id)) % every = 0)
 ), shared_priced as (
   select s.* exclude (traffic, engine, model, batch_bucket, context_bucket), s.w * p.price as b,
          s.w * q.price as b_total
-  from shared s
+  from shared_steps s
   left join prices p
     on not p.is_total and p.stratum = s.stratum and p.traffic = s.traffic and p.engine = s.engine
        and p.model is not distinct from s.model

@@ -1,5 +1,5 @@
 -- Question: how long do a step and its parts take, and how well are these means known?
--- Inputs: views unit_sums, strata, held. Steps that also hold prefill are left out.
+-- Inputs: views unit_sums, shared_steps. Steps that also hold prefill are left out.
 -- Output, one row a stratum and one for all (stratum IS NULL); request view, ms:
 --   draft_ms, target_ms, step_ms      means per request-round, plain steps included (D, V, T)
 --   other_ms                          step_ms - draft_ms - target_ms: what is neither draft nor verify
@@ -23,19 +23,8 @@ with units as materialized (
          sum(t) / nullif(sum(tn), 0) as step, sum(w) ** 2 / nullif(sum(w * w), 0) as units
   from units
   group by stratum, is_total
-), rate as (
-  -- By step - by row is a sum over steps: one step in `every` estimates it, about a million rows at most.
-  select greatest(1, sum(records) // 1000000)::bigint as every from held where grain = 'round'
 ), shared as (
-  -- Rows alone in their step cancel.
-  select stratum, run_id, step_id, every, weight * draft_ms as d,
-         case when draft_ms is not null or (drafted = 0 and coalesce(step_us, target_us) is not null)
-              then weight * time_rounds end as dn,
-         weight * target_ms as v, case when target_ms is not null then weight * time_rounds end as vn,
-         weight * step_ms as t, case when step_ms is not null then weight * time_rounds end as tn
-  from strata, rate
-  where grain = 'round' and step_id is not null and step_share < 1 and not coalesce(has_prefill, false)
-        and (every = 1 or hash(hash(run_id, step_id)) % every = 0)
+  select stratum, run_id, step_id, every, d_all as d, d_rounds as dn, v, vn, t, tn from shared_steps
 ), pieces as (
   select 'unit' as kind, stratum, is_total, 1 as every, d, dn, v, vn, t, tn from units
   union all

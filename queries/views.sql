@@ -742,6 +742,66 @@ select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, un
 from seen
 group by stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, unit;
 
+-- What else the queries take from single rows: sums, which of parts of a lake add up (docs/spark.md).
+-- Rounds that share their step with others, by the names of unit_sums: by step - by row is a sum over steps, so one
+-- step in `every` estimates it, about a million rows at most.
+create or replace view shared_steps as
+with rate as (
+  select greatest(1, sum(records) // 1000000)::bigint as every from held where grain = 'round'
+)
+select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, step_id, every,
+       weight * case when drafted_timed > 0 then draft_ms end as dt,
+       weight * case when drafted_timed > 0 and draft_ms is not null then drafted_timed end as dn,
+       weight * draft_ms as d_all,
+       weight * case when draft_ms is not null or (drafted = 0 and coalesce(step_us, target_us) is not null)
+                     then time_rounds end as d_rounds,
+       weight * target_ms as v, weight * case when target_ms is not null then time_rounds end as vn,
+       weight * step_ms as t, weight * case when step_ms is not null then time_rounds end as tn,
+       weight * case when coalesce(draft_ms, target_ms, step_ms) is not null then time_rounds end as w
+from strata, rate
+where grain = 'round' and step_id is not null and step_share < 1 and not coalesce(has_prefill, false)
+      and (every = 1 or hash(hash(run_id, step_id)) % every = 0);
+
+-- Plain steps and decoding of what ran without speculation, by unit, ms. mates, mates_t, mates_tt: what requests of one
+-- step share; sums of (rows in the step - 1) times 1, t and t^2.
+create or replace view plain_units as
+with plain_rows as not materialized (
+  select engine, model, traffic, batch_bucket, context_bucket, run_id, unit, weight, time_rounds, surface,
+         case when grain = 'round' then weight * (1 / nullif(step_share, 0) - 1) end as beside,
+         case when not coalesce(has_prefill, false) and coalesce(drafted, 0) = 0 then step_ms end as step,
+         case when not coalesce(error, false) then weight * coalesce(decode_ms, tpot_ms * (output_tokens - 1), tpot_ms)
+         end as decode,
+         case when not coalesce(error, false) and coalesce(decode_ms, tpot_ms) is not null
+              then weight * coalesce(nullif(output_tokens - 1, 0), case when tpot_ms is not null then 1 end)
+         end as tokens
+  from baseline_facts
+)
+select engine, model, traffic, batch_bucket, context_bucket, run_id, unit,
+       sum(weight * step) as step, sum(case when step is not null then weight * time_rounds end) as steps,
+       sum(decode) as decode, sum(tokens) as tokens, sum(case when step is not null then beside end) as mates,
+       sum(beside * step) as mates_t, sum(beside * step * step) as mates_tt,
+       bool_or(is_profiled(surface) and step is not null) as profiled
+from plain_rows
+group by all;
+
+-- The same of every run without speculation, by run.
+create or replace view control_sums as
+with timed as (
+  select engine, model, traffic, run_id,
+         case when not coalesce(error, false) then weight * coalesce(decode_ms, tpot_ms * (output_tokens - 1), tpot_ms)
+         end as decode,
+         case when not coalesce(error, false) and coalesce(decode_ms, tpot_ms) is not null
+              then weight * coalesce(nullif(output_tokens - 1, 0), 1) end as tokens,
+         case when not coalesce(has_prefill, false) and coalesce(drafted, 0) = 0 then weight * step_ms end as step,
+         case when not coalesce(has_prefill, false) and coalesce(drafted, 0) = 0 and step_ms is not null
+              then weight * time_rounds end as steps
+  from control_facts
+)
+select engine, model, traffic, run_id, sum(decode) as decode, sum(tokens) as tokens, sum(step) as step,
+       sum(steps) as steps
+from timed
+group by engine, model, traffic, run_id;
+
 -- Plain step and TPOT of every cell (traffic, engine, model, batch, context) of a stratum, ms: what `baseline.sql`
 -- found. Empty here;
 -- `tracelens report` fills it, so that rho.sql can tell what cost and baseline share.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tracelens.analysis.results import Value
 from tracelens.analysis.selection import Defined, keep, narrow
 from tracelens.lake import progress
+from tracelens.lake.connection import kept
 from tracelens.resources import room
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def ask(con: duckdb.DuckDBPyConnection, defined: Defined, more: Sequence[str] = 
 
     `more` are queries beyond those of a report; they are answered over what the baselines price, too.
     """
-    keep(con, "unit_sums")
+    if "unit_sums" not in kept(con):
+        keep(con, "unit_sums")
     rows: dict[str, Rows] = {"baseline": _price(con)}
     for name in dict.fromkeys(("alpha", "hazards", "rollback", "near_k", "rho", "speedup", "control_noise", *more)):
         rows[name] = run_query(con, name)

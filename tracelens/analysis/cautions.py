@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tracelens.analysis.alarms import baseline, collect, pooling
+from tracelens.analysis.alarms import baseline, collect, looked_at, pooling
 from tracelens.analysis.alarms.chosen import count, rows
 from tracelens.analysis.results import Stratum, Warning, named
 from tracelens.analysis.selection import Defined
@@ -63,7 +63,7 @@ def _impossible(con: duckdb.DuckDBPyConnection) -> list[Warning]:
 
 
 def _forced(con: duckdb.DuckDBPyConnection, defined: Defined) -> list[Warning]:
-    rows = count(con, "select count(*) from selected where forced_acceptance")
+    rows = count(con, looked_at.forced(con))
     if not rows:
         return []
     text = (
@@ -228,7 +228,7 @@ def _conflicts(con: duckdb.DuckDBPyConnection) -> list[Warning]:
 
 def _rejects(con: duckdb.DuckDBPyConnection, defined: Defined) -> list[Warning]:
     # A file that gave nothing but refused records is of no run: it counts where nothing was filtered.
-    chosen = " where source_id in (select source_id from selected)" if defined.filtered else ""
+    chosen = " where source_id in (select source_id from chosen_sources)" if defined.filtered else ""
     rejects = count(con, f"select count(*) from rejects{chosen}")
     if not rejects:
         return []

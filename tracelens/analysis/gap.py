@@ -19,6 +19,7 @@ from tracelens.analysis.ratios import QUERIES as QUERIES
 from tracelens.analysis.results import BaselineTerm, GapResult, GapStratum, GapTerm, Stratum, Warning
 from tracelens.analysis.session import Question, Session, opened
 from tracelens.errors import InputError
+from tracelens.executors import Executor
 from tracelens.model.gap import NAMES, Gap, Observed, Term, decompose, log_mean
 from tracelens.model.linear import gradient, interval
 
@@ -29,14 +30,16 @@ _COLUMNS = ("log", "points", "ms_per_token")
 _FARTHEST = 700.0  # of a logarithm: beyond it lie no floats
 
 
-def gap(lake: Path, question: Question) -> GapResult:
+def gap(lake: Path, question: Question, executor: Executor | None = None) -> GapResult:
     """Split the gap between the claimed and the observed speedup, by stratum and in total (MODEL.md 5).
+
+    With an executor the rounds are read there.
 
     Raises:
         InputError: no claim; no lake there, an unknown column or run, a `where` that does not fit.
     """
     _claim(question)
-    with opened(lake, question, QUERIES) as session:
+    with opened(lake, question, QUERIES, executor) as session:
         return gap_of(session)
 
 

@@ -117,6 +117,12 @@ def columns_of(con: duckdb.DuckDBPyConnection, expression: str) -> set[str]:
     return set(_columns(json.loads(row[0]) if row else {}))
 
 
+def has_subquery(con: duckdb.DuckDBPyConnection, expression: str) -> bool:
+    """Whether an expression asks a query of its own."""
+    row = con.execute("select json_serialize_sql($1)", [f"select (\n{expression}\n)"]).fetchone()
+    return '"class":"SUBQUERY"' in (row[0] if row else "").replace(" ", "")
+
+
 def label_names(con: duckdb.DuckDBPyConnection, expression: str) -> set[str]:
     """Keys of labels that an expression asks for, as `labels['tenant']`."""
     row = con.execute("select json_serialize_sql($1)", [f"select (\n{expression}\n)"]).fetchone()

@@ -15,6 +15,7 @@ from tracelens.analysis.report import contains
 from tracelens.analysis.results import GapResult, Report
 from tracelens.analysis.session import ASKED, Question, Session, opened
 from tracelens.analysis.sweep import SweepResult
+from tracelens.executors import Executor
 from tracelens.lake import progress
 
 if TYPE_CHECKING:
@@ -117,8 +118,8 @@ class Page:
     statements: Statements
 
 
-def page(lake: Path, question: Question | None = None) -> Page:
-    """Answer all questions of a page over one lake.
+def page(lake: Path, question: Question | None = None, executor: Executor | None = None) -> Page:
+    """Answer all questions of a page over one lake; with an executor the sums of its report are made there.
 
     Raises:
         InputError: no lake there, an unknown column or run, a `where` that is no expression over `facts`.
@@ -128,7 +129,8 @@ def page(lake: Path, question: Question | None = None) -> Page:
     by_k = _K in by
     planned = question.claim is not None
     progress.expect(2 * ASKED)
-    with opened(lake, question, (*(gap.QUERIES if planned else ()), *gate.QUERIES)) as session:
+    more = (*(gap.QUERIES if planned else ()), *gate.QUERIES)
+    with opened(lake, question, more, executor) as session:
         claim = None if question.claim is None else question.claim.as_mapping()
         report = Report(by, session.strata, session.total, session.missing(), session.warnings(), claim,
                         question.selection(), contains=contains(session))  # fmt: skip

@@ -7,20 +7,21 @@ from pathlib import Path
 from tracelens.analysis.claim import Claim, parse_claim
 from tracelens.analysis.results import Report
 from tracelens.analysis.session import Question, Session, opened
+from tracelens.executors import Executor
 
 __all__ = ["Claim", "ReportOptions", "parse_claim", "report"]
 
 ReportOptions = Question
 
 
-def report(lake: Path, options: Question | None = None) -> Report:
-    """Answer the report over one lake.
+def report(lake: Path, options: Question | None = None, executor: Executor | None = None) -> Report:
+    """Answer the report over one lake; with an executor its rounds are read there.
 
     Raises:
         InputError: no lake there, an unknown column or run, a `where` that is no expression over `facts`.
     """
     question = options or Question()
-    with opened(lake, question) as session:
+    with opened(lake, question, executor=executor) as session:
         claim = None if question.claim is None else question.claim.as_mapping()
         by = tuple(dict.fromkeys(question.by))
         return Report(

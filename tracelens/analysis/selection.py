@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from tracelens.analysis import matching
+from tracelens.analysis import matching, partials
 from tracelens.analysis.matching import Matching, literal, struct
 from tracelens.analysis.similar import did_you_mean
 from tracelens.errors import InputError
@@ -18,6 +18,8 @@ from tracelens.lake.connection import keep_view, kept
 
 if TYPE_CHECKING:
     import duckdb
+
+    from tracelens.analysis.parts import Parts
 
 # Columns of the view `facts` by which it makes sense to group.
 GROUPS = (
@@ -83,27 +85,31 @@ def label_keys(con: duckdb.DuckDBPyConnection, view: str = "selected") -> set[st
     return {str(row[0]) for row in keys}
 
 
-def keep_small_tables(con: duckdb.DuckDBPyConnection) -> None:
+def keep_small_tables(con: duckdb.DuckDBPyConnection, parts: Parts | None = None) -> None:
     """Turn the small views that every query reads again into tables of the connection.
 
     `held` scans the rounds once instead of once a query. `request_traits` is left empty where every round knows its
     task and sampling itself, so that no query pays for the join. A small lake is read once and kept whole: planning
-    the view again for every query would take longer than the queries.
+    the view again for every query would take longer than the queries. With `parts` executors scan the rounds.
     """
     small = steady(con)
     if "facts" in kept(con):  # a tiny lake: all of it is there
         return
-    keep(con, "impossible")
+    if parts is None:
+        keep(con, "impossible")
+    else:
+        parts.keep_of_lake()
     found = con.execute("select count(*) from impossible").fetchone()
     con.execute("set variable all_possible = $1", [not (found and found[0])])
     for name in ("held", "superseded", "run_traits"):
-        keep(con, name)
+        if name not in kept(con):
+            keep(con, name)
     gaps = con.execute(
         "select exists(from rounds where request_id is not null"
         " and (task_type is null or temperature is null or top_p is null))"
     ).fetchone()
     keep(con, "request_traits", "" if gaps and gaps[0] else " where false")
-    if small:
+    if small and parts is None:
         keep(con, "facts")
 
 
@@ -159,9 +165,9 @@ def define_strata(con: duckdb.DuckDBPyConnection, selection: Selection) -> Defin
 
 
 def narrow(con: duckdb.DuckDBPyConnection, defined: Defined, condition: str | None) -> None:
-    """Leave in `strata` and in the kept `unit_sums` only what meets a condition over engine, model and run_id."""
+    """Leave in `strata` and in what was kept of it only what meets a condition over engine, model and run_id."""
     con.execute(defined.head + " and ".join([*defined.conditions, *([condition] if condition else [])]))
-    con.execute(f"create or replace view unit_sums as select * from kept_unit_sums where {condition or 'true'}")
+    partials.narrow(con, condition)
 
 
 def keep(con: duckdb.DuckDBPyConnection, name: str, condition: str = "") -> None:

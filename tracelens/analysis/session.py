@@ -14,9 +14,11 @@ from tracelens.analysis.answers import Answers, Key, ask
 from tracelens.analysis.asked import encodable
 from tracelens.analysis.claim import Claim
 from tracelens.analysis.costs import Priced, comparable
+from tracelens.analysis.parts import Parts
 from tracelens.analysis.results import Missing, Stratum, Warning
 from tracelens.analysis.selection import Defined, Selection, define_strata, keep_small_tables, utc
 from tracelens.errors import InputError
+from tracelens.executors import Executor
 from tracelens.lake import progress
 from tracelens.lake.connection import connect, define_grouping
 
@@ -125,9 +127,12 @@ class Session:
 
 
 @contextmanager
-def opened(lake: Path, question: Question, more: Sequence[str] = ()) -> Iterator[Session]:
+def opened(
+    lake: Path, question: Question, more: Sequence[str] = (), executor: Executor | None = None
+) -> Iterator[Session]:
     """Open a lake for one question and answer the queries that every analysis needs, and `more`.
 
+    With an executor it is that which reads the rounds, in parts; the queries and the figures are the same.
     A `where` is anybody's SQL, and has the time of a `query`; what else is asked takes as long as the lake is large.
 
     Raises:
@@ -139,10 +144,11 @@ def opened(lake: Path, question: Question, more: Sequence[str] = ()) -> Iterator
     _check(question)
     progress.expect(ASKED + len(more))
     days = [None if moment is None else utc(moment).date() for moment in (question.since, question.until)]
-    con = connect(lake, grouped=False, keep=True, ahead=(days[0], days[1]))
+    con = connect(lake, grouped=False, keep=executor is None, ahead=(days[0], days[1]))
     try:
         with sql.Clock(con, sql.Limits(None if question.where is None else sql.SECONDS)):
-            yield _session(con, question, more)
+            parts = None if executor is None else Parts(con, lake, executor, question.where)
+            yield _session(con, question, more, parts)
     except duckdb.InterruptException as error:
         if question.where is None:
             raise
@@ -153,14 +159,18 @@ def opened(lake: Path, question: Question, more: Sequence[str] = ()) -> Iterator
         con.close()
 
 
-def _session(con: duckdb.DuckDBPyConnection, question: Question, more: Sequence[str]) -> Session:
+def _session(
+    con: duckdb.DuckDBPyConnection, question: Question, more: Sequence[str], parts: Parts | None
+) -> Session:
     by = tuple(dict.fromkeys(question.by))
-    keep_small_tables(con)
+    keep_small_tables(con, parts)
     define_grouping(con)
     run = question.baseline if isinstance(question.baseline, str) else None
     _set_variables(con, question, run)
     chosen = Selection(by, question.where, question.since, question.until, question.runs, run, question.label)
     defined = define_strata(con, chosen)
+    if parts is not None:
+        parts.keep_of_question()
     answers = ask(con, defined, more)
     strata = [
         Stratum(dict(zip(by, key, strict=True)), stratum_figures(answers, key, question))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tracelens.cli import executing
 from tracelens.cli import options as opt
 from tracelens.cli.output import opened
 from tracelens.cli.waiting import waiting
@@ -19,6 +20,8 @@ def gap(
     fmt: opt.Format = None,
     as_json: opt.Json = False,
     output: opt.Output = None,
+    executor: executing.ExecutorName = "local",
+    master: executing.Master = None,
 ) -> None:
     """Say why the observed speedup is not the claimed one: the waterfall, by class of traffic and in total.
 
@@ -31,7 +34,8 @@ def gap(
 
     chosen = opt.chosen_format(fmt, as_json, output)
     check(chosen)
-    with waiting():
-        result = analyse(lake, opt.question(by, where, since, until, run, baseline, claim))
+    question = opt.question(by, where, since, until, run, baseline, claim)
+    with executing.executor(executor, master) as cluster, waiting():
+        result = analyse(lake, question, cluster)
     with opened(output) as out:
         VIEW.render(result, chosen, out)

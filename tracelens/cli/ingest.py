@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracelens.cli import executing as where
 from tracelens.cli import options as opt
 from tracelens.errors import InputError, NothingRecognisedError, ReaderFaultError, RejectsError
 
@@ -73,12 +74,15 @@ def ingest(
     strict: Strict = False,
     replace: Replace = False,
     redact_ids: Redact = False,
+    executor: where.ExecutorName = "local",
+    master: where.Master = None,
     as_json: opt.Json = False,
 ) -> None:
     """Normalise logs into the lake.
 
     Formats, compressions and wrappings are found by content. A source is ingested once, whatever its name; a log that
-    has grown replaces its earlier version. What can't be read is counted and kept in the table `rejects`.
+    has grown replaces its earlier version. What can't be read is counted and kept in the table `rejects`. With
+    --executor spark every file is read on some machine of the cluster; logs and lake lie on a disk that all share.
     """
     from tracelens.ingest.run import IngestOptions
     from tracelens.ingest.run import ingest as run_ingest
@@ -102,8 +106,10 @@ def ingest(
         replace=replace,
         redact_ids=redact_ids,
     )
-    with progress_bar(paths) as told:
-        summary = run_ingest(paths, lake, options, told)
+    if executor != "local" and jobs is not None:
+        raise InputError("--jobs is for work on this machine: leave it out, the cluster has its own settings")
+    with where.executor(executor, master) as cluster, progress_bar(paths) as told:
+        summary = run_ingest(paths, lake, options, told, executor=cluster)
     from tracelens.engines import load
     from tracelens.ingest.advice import missing
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tracelens.cli import browser
+from tracelens.cli import browser, executing
 from tracelens.cli import options as opt
 from tracelens.cli.output import opened
 from tracelens.cli.waiting import waiting
@@ -41,13 +41,16 @@ def report(
     in_browser: Annotated[
         bool, typer.Option("--open", help="Write the page (to -o, else a temporary file) and open it in the browser.")
     ] = False,
+    executor: executing.ExecutorName = "local",
+    master: executing.Master = None,
 ) -> None:
     """Say by class of traffic what speculation gives and what it costs.
 
     One row a stratum: acceptance (always with K and the draft cost), rollbacks, the cost of a round, the speedup that
     the formulas promise and the one that was observed, with intervals. What the logs cannot tell is listed with the
     setting that would make them tell it. As html it is one page that needs no network, with the gap (of --claim), the
-    sweep over K, and what moves over time and load.
+    sweep over K, and what moves over time and load. With --executor spark the machines of a cluster read the rounds;
+    the lake lies on a disk that all share.
     """
     from tracelens.reporters import PAGE_FORMATS, pages, reporter
 
@@ -61,8 +64,8 @@ def report(
     if chosen in PAGE_FORMATS:
         from tracelens.analysis.page import page
 
-        with waiting():
-            shown = page(lake, question)
+        with executing.executor(executor, master) as cluster, waiting():
+            shown = page(lake, question, cluster)
         target = browser.place(output) if in_browser else output
         with opened(target) as out:
             pages.render(shown, chosen, chart, out)
@@ -72,7 +75,7 @@ def report(
     from tracelens.analysis.report import report as analyse
 
     text = reporter(chosen)
-    with waiting():
-        result = analyse(lake, question)
+    with executing.executor(executor, master) as cluster, waiting():
+        result = analyse(lake, question, cluster)
     with opened(output) as out:
         text.render(result, out)

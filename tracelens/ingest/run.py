@@ -15,11 +15,13 @@ from typing import Any
 
 from tracelens import logs
 from tracelens.engines.base import Engine
+from tracelens.executors import Executor
 from tracelens.ingest import copies, signals
 from tracelens.ingest.labels import Labels, read_labels, read_rules
 from tracelens.ingest.options import IngestOptions, Staged, Summary
 from tracelens.ingest.redact import held, redaction_of
 from tracelens.ingest.rows import parse_sets
+from tracelens.ingest.spread import stage_spread
 from tracelens.ingest.stage import GRID, Job, stage
 from tracelens.ingest.tally import Tally
 from tracelens.lake import ledger, shared
@@ -33,6 +35,9 @@ log = logging.getLogger(__name__)
 # One commit for so many sources or bytes: a crash loses at most this much work.
 _BATCH_SOURCES = 256
 _BATCH_BYTES = 1 << 30
+# With an executor: enough for all of its machines, a job is only as quick as its last source.
+_SPREAD_SOURCES = 4096
+_SPREAD_BYTES = 64 << 30
 # Below this the start of worker processes costs more than it saves.
 _PARALLEL_BYTES = 64 << 20
 
@@ -57,6 +62,7 @@ def ingest(
     options: IngestOptions,
     progress: Progress | None = None,
     amend: Amend | None = None,
+    executor: Executor | None = None,
 ) -> Summary:
     """Normalise logs into the lake.
 
@@ -66,6 +72,7 @@ def ingest(
         options: see `IngestOptions`.
         progress: called with a source's name and the bytes read of it since the last call.
         amend: called before each commit, see `Amend`.
+        executor: reads and stages the sources, each whole; commits are made here.
 
     Raises:
         InputError: a missing path, an unusable option or lake.
@@ -85,12 +92,13 @@ def ingest(
     ids = "kept" if redaction is None else redaction.mark
     logs.info(log, "ingest begins", files=len(files), known=len(known.entries), request_ids=ids)
     sizes = tuple(sorted({_HEAD, *GRID, *known.sizes(), *(f.size for f in files if f.size)}))
-    with _workers(files, options, tools) as run:
+    most = (_BATCH_SOURCES, _BATCH_BYTES) if executor is None else (_SPREAD_SOURCES, _SPREAD_BYTES)
+    with _workers(files, options, tools, store, executor) as run:
         for i, wave in enumerate(_waves(files)):
             # Responses and access logs tell of no start: they belong to the one run their folder's logs tell of. A text
             # log tells its runs itself, and must tell the same when it has grown.
             adopt = adoptable_runs(lake) if i else {}
-            for batch in _batches(wave):
+            for batch in _batches(wave, *most):
                 with store.transaction() as txn:
                     names = {} if options.replace else {e.sha256: e.name for e in known.entries}
                     jobs = [
@@ -168,13 +176,13 @@ def _waves(files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
     yield json
 
 
-def _batches(files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
+def _batches(files: Sequence[SourceFile], sources: int, size_of_all: int) -> Iterator[list[SourceFile]]:
     batch: list[SourceFile] = []
     size = 0
     for file in files:
         batch.append(file)
         size += file.size or 0
-        if len(batch) >= _BATCH_SOURCES or size >= _BATCH_BYTES:
+        if len(batch) >= sources or size >= size_of_all:
             yield batch
             batch, size = [], 0
     if batch:
@@ -207,8 +215,17 @@ Runner = Callable[[Sequence[Job], Progress | None], Iterator[Staged]]
 
 
 @contextmanager
-def _workers(files: Sequence[SourceFile], options: IngestOptions, tools: _Tools) -> Iterator[Runner]:
-    """How to stage the jobs of a batch: here, or in worker processes where that pays."""
+def _workers(
+    files: Sequence[SourceFile], options: IngestOptions, tools: _Tools, store: Store, executor: Executor | None
+) -> Iterator[Runner]:
+    """How to stage the jobs of a batch: here, in worker processes where that pays, or by an executor."""
+    if executor is not None:
+
+        def elsewhere(batch: Sequence[Job], progress: Progress | None) -> Iterator[Staged]:
+            yield from stage_spread(executor, store, options.engine, tools.labels, batch, progress)
+
+        yield elsewhere
+        return
     jobs = options.jobs or os.cpu_count() or 1
     total = sum(f.size or 0 for f in files)
     if jobs == 1 or len(files) < 2 or total < _PARALLEL_BYTES or any(f.path is None for f in files):

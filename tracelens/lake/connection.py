@@ -113,6 +113,29 @@ def connect(
     return con
 
 
+def connect_to(lake: Path, files: Mapping[str, Sequence[str]], threads: int) -> duckdb.DuckDBPyConnection:
+    """Open some files of a lake as if they were all: a part of it, for whoever holds the lake as of one commit.
+
+    Args:
+        lake: folder of the lake.
+        files: paths by table; a table without any row has one file, too.
+        threads: how many DuckDB may take.
+
+    Returns:
+        A connection with the views of the lake itself; `define_grouping` adds the others.
+    """
+    con = silent()
+    con.execute("set threads = $1", [threads])
+    con.execute("set timezone = 'UTC'")
+    con.execute("set variable lake = $1", [_plain(str(lake))])
+    set_files(con, files)
+    con.execute("set allowed_directories = $1", [[str(lake), _plain(str(lake))]])
+    con.execute("set enable_external_access = false")
+    con.execute(_lake_views(con))
+    _keep_copies(con)
+    return con
+
+
 def _open(con: duckdb.DuckDBPyConnection, lake: Path, reading: Reading, *, lock: bool, ahead: Days | None) -> None:
     con.execute("set timezone = 'UTC'")
     con.execute("set variable lake = $lake", {"lake": _plain(str(lake))})
@@ -126,7 +149,7 @@ def _open(con: duckdb.DuckDBPyConnection, lake: Path, reading: Reading, *, lock:
 
 
 def _define_tables(con: duckdb.DuckDBPyConnection, reading: Reading, *, keep: bool) -> None:
-    views = _views()[0] if _several_scraped(con) else _COUNTERS.sub(lambda _: _APART, _views()[0])
+    views = _lake_views(con)
     if not keep or not reading.within(TINY):
         con.execute(views)
         _keep_copies(con)
@@ -154,6 +177,11 @@ def kept(con: duckdb.DuckDBPyConnection) -> set[str]:
     """The views that are tables of the connection."""
     found = con.execute("select table_name from duckdb_tables() where starts_with(table_name, 'kept_')").fetchall()
     return {name.removeprefix("kept_") for (name,) in found}
+
+
+def _lake_views(con: duckdb.DuckDBPyConnection) -> str:
+    """The statements that define the tables of a lake."""
+    return _views()[0] if _several_scraped(con) else _COUNTERS.sub(lambda _: _APART, _views()[0])
 
 
 def _several_scraped(con: duckdb.DuckDBPyConnection) -> bool:
@@ -230,3 +258,16 @@ def define_grouping(con: duckdb.DuckDBPyConnection) -> None:
 def _views() -> tuple[str, str]:
     first, mark, second = (room("queries") / "views.sql").read_text(encoding="utf-8").partition(_GROUPING)
     return first, mark + second
+
+
+def grouping_views() -> list[str]:
+    """Names of the views that group `facts`, in their order."""
+    return re.findall(r"^create or replace view (\w+) as", _views()[1], re.MULTILINE)
+
+
+def definition(view: str) -> str:
+    """The statement of `queries/views.sql` that defines a view."""
+    found = re.search(rf"^create or replace view {view} as$.*?;$", "".join(_views()), re.MULTILINE | re.DOTALL)
+    if found is None:
+        raise KeyError(view)
+    return found[0]

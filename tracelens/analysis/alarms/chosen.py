@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tracelens.analysis.alarms import looked_at
 from tracelens.analysis.selection import Defined
 from tracelens.lake import progress
 
@@ -35,6 +36,7 @@ def define(con: duckdb.DuckDBPyConnection, defined: Defined) -> None:
         )
         of_windows = " and (source_id, surface, coalesce(source_line, 0)) in (from chosen_lines)"
         of_requests = " where (engine, key) in (from chosen_keys)"
+    looked_at.define(con)
     runs = "where run_id in (from chosen_runs)"
     con.execute(f"create or replace temp view chosen_windows as select * from windows {runs}{of_windows}")
     con.execute(

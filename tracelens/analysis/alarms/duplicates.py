@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tracelens.analysis.alarms.chosen import rows
+from tracelens.analysis.alarms.looked_at import COPIES_ABOVE
 from tracelens.analysis.results import Warning
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ LEAST_SHARE = 0.05
 SAME_TIME_S = 5
 # Windows that count less, and have no time of their own, are alike by chance.
 LEAST_DRAFTED = 20
-# Rounds beyond which a sample of the request ids answers as well.
-SAMPLE_ABOVE = 100_000
 
 # The same id is no copy: benchmarks use their ids again in every run. The same id, the same tokens and the same time
 # are. Records without an id of their own must agree in everything, to the microsecond.
@@ -58,16 +57,18 @@ select 'windows' as kind, count(*) filter (source <> other) as twice, count(*) a
 from met
 """
 
+_SEVERAL = """
+select engine, surface from round_stamps where source is not null
+group by engine, surface having min(source) <> max(other)
+"""
+
 _ROUNDS = f"""
-with several as (
-  select engine, surface from rounds where run_id in (from chosen_runs) and request_id is not null
-  group by engine, surface having min(source_id) <> max(source_id)
+with several as ({_SEVERAL}
 ), summed as (
-  select engine, surface, request_id, source_id, count(*) as n, sum(drafted) as d, sum(accepted) as a,
-         min(ts) as ts, sum(step_us) as spent
-  from rounds semi join several using (engine, surface)
-  where run_id in (from chosen_runs) and request_id is not null and rolled_requests is null
-    and hash(request_id) % $1::ubigint = 0
+  select engine, surface, request_id, source_id, sum(n) as n, sum(d) as d, sum(a) as a, min(low) as ts,
+         sum(spent) as spent
+  from round_samples semi join several using (engine, surface)
+  where for_copies
   group by engine, surface, request_id, source_id
 ), met as (
   select min(source_id) as source, max(source_id) as other,
@@ -83,10 +84,9 @@ from met
 
 
 _COPIES = """
-with selected_sources as (select distinct source_id from selected)
 select c.source_id, any_value(s.name) as name, any_value(o.name) as other,
        sum(c.last_line - c.first_line + 1)::bigint as lines
-from copied_ranges c semi join selected_sources t on t.source_id = c.other_id
+from copied_ranges c semi join chosen_sources t on t.source_id = c.other_id
 join sources s on s.source_id = c.source_id join sources o on o.source_id = c.other_id
 group by c.source_id, c.other_id order by lines desc, name, other
 """
@@ -140,10 +140,11 @@ def _continued(con: duckdb.DuckDBPyConnection) -> list[Warning]:
 
 def _counted_twice(con: duckdb.DuckDBPyConnection) -> list[Warning]:
     held = rows(con, "select coalesce(sum(records), 0) as records from held where grain = 'round'")[0]["records"]
-    every = max(1, int(held) // SAMPLE_ABOVE)
+    every = max(1, int(held) // COPIES_ABOVE)
     # The ledger spares the pass over the rounds where one file gave them all.
     several = rows(con, "select count(*) > 1 as several from sources where rows['rounds'] > 0")[0]["several"]
-    found = [*rows(con, _REQUESTS), *rows(con, _WINDOWS), *(rows(con, _ROUNDS, [every]) if several else [])]
+    several = several and rows(con, _SEVERAL)
+    found = [*rows(con, _REQUESTS), *rows(con, _WINDOWS), *(rows(con, _ROUNDS) if several else [])]
     found = [f for f in found if f["twice"] >= LEAST_RECORDS and f["twice"] >= LEAST_SHARE * f["records"]]
     if not found:
         return []

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from tracelens.analysis.alarms.chosen import more, rows
+from tracelens.analysis.alarms.looked_at import PART_S
 from tracelens.analysis.results import Warning
 
 if TYPE_CHECKING:
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
 SLOWER = 1.5
 # What the first part does to the mean of the run: below it nobody needs to act.
 MATTERS = 0.01
-# The part is cut in steps of 5 s, ends with the first that is not slow, and is no warm-up when it is most of the run.
-PART_S = 5
+# The part ends with the first that is not slow, and is no warm-up when it is most of the run.
 LEAST_PARTS = 8
 LONGEST_SHARE = 0.25
 LEAST_ROUNDS = 30
@@ -28,11 +28,7 @@ FIRST_REQUESTS = 10
 # One pass over the rounds, then a row every 5 s. A first part with larger batches is load, not warm-up.
 _STEPS = f"""
 with parts as (
-  select run_id, epoch_us(ts) // {PART_S * 1_000_000} as part, sum(weight * step_ms) as spent,
-         sum(weight * time_rounds) as n, max(ts) as until, avg(batch_size) as batch
-  from strata
-  where step_us is not null and ts is not null and not coalesce(has_prefill, false) and rolled_requests is null
-  group by run_id, part
+  select run_id, part, spent, n, until, batches / nullif(batches_told, 0) as batch from step_parts
 ), usual as (
   select run_id, median(spent / n) as usual, count(*) as parts from parts group by run_id
 ), ends as (

@@ -23,8 +23,6 @@ AGREEING = 0.8
 LEAST_RECORDS = 20
 # A period shorter than this fits anywhere.
 LEAST_SPAN_S = 60
-# Rounds beyond which a sample of the request ids answers as well.
-SAMPLE_ABOVE = 50_000
 
 # One row a kind of record (place) and period: where its stamps lie and what they are based on. A scope is a run that
 # the user named, or what was logged in one folder.
@@ -32,8 +30,7 @@ _SPANS = """
 with scopes as (
   select run_id, max(scope) as scope from runs group by run_id
 ), stamps as (
-  select run_id, 'round ' || surface as place, ts_basis, min(ts) as low, max(ts) as high, count(ts) as n
-  from rounds where run_id in (from chosen_runs) group by run_id, surface, ts_basis
+  select run_id, 'round ' || surface as place, ts_basis, low, high, n from round_stamps
   union all
   select run_id, 'request ' || surface, ts_basis, min(coalesce(ts_end, ts_start)), max(coalesce(ts_end, ts_start)),
          count(coalesce(ts_end, ts_start))
@@ -60,10 +57,9 @@ with scopes as (
   union all
   select scope, place, request_key(request_id) as key, max(ts) as ts
   from (
-    select coalesce(scope, run_id) as scope, 'round ' || surface as place, engine, request_id, max(ts) as ts
-    from rounds left join scopes using (run_id)
-    where run_id in (from chosen_runs) and request_id is not null and rolled_requests is null
-      and hash(request_id) % $1::ubigint = 0
+    select coalesce(scope, run_id) as scope, 'round ' || surface as place, engine, request_id, max(high) as ts
+    from round_samples left join scopes using (run_id)
+    where for_clocks
     group by all
   ) where is_global_id(engine, key) group by scope, place, key having count(*) = 1
 ), met as (
@@ -85,8 +81,7 @@ def alarms(con: duckdb.DuckDBPyConnection) -> list[Warning]:
     spans = rows(con, _SPANS)
     if len(spans) < 2:
         return []
-    held = rows(con, "select coalesce(sum(records), 0) as records from held where grain = 'round'")[0]["records"]
-    pairs = rows(con, _PAIRS, [max(1, int(held) // SAMPLE_ABOVE)])
+    pairs = rows(con, _PAIRS)
     shifted = [pair for pair in pairs if _is_shift(pair["shift"]) and pair["near"] >= AGREEING * pair["n"]]
     if shifted:
         first = shifted[0]

@@ -1,0 +1,226 @@
+"""Apache Spark as an executor: starts an application, runs tasks on it, and tells in plain words what goes wrong.
+
+PySpark is imported when an application is started and not before: tracelens runs without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import re
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tracelens import __version__, logs
+from tracelens.errors import InputError, TracelensError
+
+log = logging.getLogger(__name__)
+#: A cluster that gives no executor within this time has none to give, seconds.
+PATIENCE = 120.0
+_KNOCK = 5.0
+_LOOK = 0.2
+# Spark's own settings of the site (spark-defaults.conf) win over these.
+_DEFAULTS = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
+_RAISED = re.compile(r"^\s*((?:\w+\.)*\w*(?:Error|Exception|Interrupt))(?::|$)", re.MULTILINE)
+_STANDALONE = re.compile(r"spark://(?P<hosts>[^/]+)")
+_NO_JAVA = (
+    "--executor spark needs Java 17 or newer on this machine and there is none: install a Java run-time "
+    "(openjdk-17-jre-headless) or set JAVA_HOME"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """What a task says is wrong: an answer like any other, for to run it again would not help."""
+
+    text: str
+
+
+class Spark:
+    """A Spark application: it starts with the first task, for that takes seconds, and stops at the end of `with`.
+
+    Args:
+        master: as `spark-submit --master` takes it: `local[4]`, `spark://host:7077`, `yarn`, `k8s://…`. None takes
+            `spark.master` of the site's spark-defaults.conf.
+
+    Raises:
+        InputError: PySpark or Java is not there, or the master can't be reached; already at `with`.
+    """
+
+    def __init__(self, master: str | None) -> None:
+        self._master = master
+        self._context: Any = None
+
+    def __enter__(self) -> Spark:
+        if importlib.util.find_spec("pyspark") is None:
+            raise InputError(
+                "--executor spark needs PySpark, which is not installed here: pip install 'tracelens[spark]'"
+            )
+        _check_java()
+        _check_master(self._master)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self._context is not None:
+            self._context.stop()
+            self._context = None
+
+    def _started(self) -> Any:
+        if self._context is None:
+            self._start()
+        return self._context
+
+    def _start(self) -> None:
+        from pyspark import SparkConf, SparkContext
+
+        # Workers on this machine are of this Python; those of a cluster are the site's affair (spark.pyspark.python).
+        if (self._master or "").startswith("local"):
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        conf = SparkConf().setAppName(f"tracelens {__version__}")
+        if self._master is not None:
+            conf.setMaster(self._master)
+        for name, value in _DEFAULTS.items():
+            conf.setIfMissing(name, value)
+        begun = time.monotonic()
+        try:
+            self._context = SparkContext(conf=conf)
+            self._wait()
+        except TracelensError:
+            self.__exit__()
+            raise
+        except Exception as error:
+            self.__exit__()
+            raise InputError(f"Spark does not start{self._at()}: {_reason(error)}") from error
+        seconds = time.monotonic() - begun
+        logs.info(log, "spark started", master=self._context.master, slots=self.slots, seconds=seconds)
+
+    @property
+    def slots(self) -> int:
+        """How many tasks run at the same time."""
+        return int(self._started().defaultParallelism)
+
+    def run(self, function: Callable[[Any, Any], Any], common: Any, tasks: Sequence[Any]) -> Iterator[Any]:
+        """Give `function(common, task)` of every task, in the order of the tasks.
+
+        The results stay on the executors' disks until they are asked for, so that no more than one of them is in the
+        memory of this process.
+
+        Raises:
+            InputError: what a task says is wrong, or that Spark gave up on it.
+        """
+        from pyspark import StorageLevel
+
+        if not tasks:
+            return
+        context = self._started()
+        shared = context.broadcast((function, common))
+        results = context.parallelize(list(tasks), len(tasks)).map(_Told(shared)).persist(StorageLevel.DISK_ONLY)
+        try:
+            results.foreach(_nothing)
+            for result in results.toLocalIterator():
+                if isinstance(result, _Refused):
+                    raise InputError(result.text)
+                yield result
+        except (TracelensError, GeneratorExit):
+            raise
+        except Exception as error:
+            raise InputError(f"Spark gave up on a task{self._at()}: {_reason(error)}") from error
+        finally:
+            with contextlib.suppress(Exception):  # the application may be gone, which is told already
+                results.unpersist()
+                shared.unpersist()
+
+    def _at(self) -> str:
+        return f" at {self._master}" if self._master else ""
+
+    def _wait(self) -> None:
+        """Wait for the first executor of a cluster: without one a job would wait for ever, and say nothing."""
+        if re.fullmatch(r"local(\[.*\])?", self._context.master):
+            return
+        begun = time.monotonic()
+        while self._context._jsc.sc().getExecutorMemoryStatus().size() < 2:  # this process is one of them
+            if self._context._jsc.sc().isStopped():
+                raise InputError(f"the master{self._at()} let the application go: is it the right address and version?")
+            if time.monotonic() - begun > PATIENCE:
+                raise InputError(
+                    f"no executor came within {PATIENCE:.0f} s{self._at()}: all of the cluster is taken, or no worker "
+                    "has the memory and cores that spark.executor.memory and spark.executor.cores ask for"
+                )
+            time.sleep(_LOOK)
+
+
+class _Told:
+    """Runs one task in an executor; what it says is wrong comes back as its answer."""
+
+    def __init__(self, shared: Any) -> None:
+        self._shared = shared
+
+    def __call__(self, task: Any) -> Any:
+        function, common = self._shared.value
+        try:
+            return function(common, task)
+        except TracelensError as error:
+            return _Refused(str(error))
+
+
+def _nothing(_: Any) -> None:
+    """Have a result made and kept."""
+
+
+def _check_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    java = Path(home, "bin", "java") if home else None
+    if not (java.is_file() if java is not None else shutil.which("java")):
+        where = f" (JAVA_HOME is {home})" if home else ""
+        raise InputError(_NO_JAVA + where)
+
+
+def _check_master(master: str | None) -> None:
+    """Knock at a standalone master: Spark itself would try for minutes before it says a word.
+
+    Raises:
+        InputError: nobody answers at any of its addresses.
+    """
+    found = _STANDALONE.fullmatch(master or "")
+    if found is None:
+        return
+    failed: list[str] = []
+    for address in found["hosts"].split(","):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise InputError(f"--master {master}: write spark://HOST:PORT")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _KNOCK).close()
+        except OSError as error:
+            failed.append(f"{address}: {error.strerror or error}")
+        else:
+            return
+    raise InputError(f"--master {master}: nobody answers ({'; '.join(failed)}); is the Spark master up, and reachable?")
+
+
+def _reason(error: Exception) -> str:
+    """The last line of what a task or Spark says, without stack traces: those are for --debug."""
+    text = str(error)
+    missing = re.search(r"ModuleNotFoundError: No module named '(\w+)", text)
+    if missing:
+        return (
+            f"the Python of the executors has no module {missing[1]}: install the same tracelens there, or name their "
+            "Python by spark.pyspark.python"
+        )
+    if "PYTHON_VERSION_MISMATCH" in text:
+        return "the executors run another Python than this process: name theirs by spark.pyspark.python"
+    if "maxResultSize" in text:
+        return "the partial results are larger than spark.driver.maxResultSize: raise it"
+    # Only the kind of what a task raised: its text could quote a record.
+    raised = _RAISED.findall(text.partition("Driver stacktrace")[0])
+    kind = next((name for name in reversed(raised) if "spark" not in name and not name.startswith("java.")), None)
+    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    return f"{kind.rpartition('.')[2] if kind else first[:300]} (--debug shows all)"
