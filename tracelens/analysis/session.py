@@ -159,9 +159,7 @@ def opened(
         con.close()
 
 
-def _session(
-    con: duckdb.DuckDBPyConnection, question: Question, more: Sequence[str], parts: Parts | None
-) -> Session:
+def _session(con: duckdb.DuckDBPyConnection, question: Question, more: Sequence[str], parts: Parts | None) -> Session:
     by = tuple(dict.fromkeys(question.by))
     keep_small_tables(con, parts)
     define_grouping(con)
