@@ -8,7 +8,7 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
 from tracelens.analysis.results import Value
-from tracelens.analysis.selection import Defined, keep, narrow
+from tracelens.analysis.selection import Defined, definition, keep, keep_units, narrow
 from tracelens.lake import progress
 from tracelens.resources import room
 
@@ -67,7 +67,9 @@ def ask(con: duckdb.DuckDBPyConnection, defined: Defined, more: Sequence[str] = 
 
     `more` are queries beyond those of a report; they are answered over what the baselines price, too.
     """
-    keep(con, "unit_sums")
+    keep_units(con, defined)
+    shapes = definition(con, "round_shapes")
+    keep(con, "round_shapes")
     rows: dict[str, Rows] = {"baseline": _price(con)}
     for name in dict.fromkeys(("alpha", "hazards", "rollback", "near_k", "rho", "speedup", "control_noise", *more)):
         rows[name] = run_query(con, name)
@@ -76,10 +78,10 @@ def ask(con: duckdb.DuckDBPyConnection, defined: Defined, more: Sequence[str] = 
     parts, timed = _is_partial(con, "price"), _some_runs_untimed(con)
     conditions = [text for text, holds in ((_PRICED.format("price"), parts), (_TIMED, timed)) if holds]
     if conditions:
-        narrow(con, defined, " and ".join(conditions))
+        narrow(con, defined, " and ".join(conditions), shapes)
         priced = {name: run_query(con, name) for name in priced}
     if _is_partial(con, "tpot"):
-        narrow(con, defined, _PRICED.format("tpot"))
+        narrow(con, defined, _PRICED.format("tpot"), shapes)
         tpot = {name: run_query(con, name) for name in tpot}
     narrow(con, defined, None)
     return Answers(rows, priced, tpot)

@@ -14,7 +14,7 @@ from tracelens.analysis.matching import Matching, literal, struct
 from tracelens.analysis.similar import did_you_mean
 from tracelens.errors import InputError
 from tracelens.lake import progress
-from tracelens.lake.connection import keep_view, kept
+from tracelens.lake.connection import SPILL, has_spill, keep_view, kept
 
 if TYPE_CHECKING:
     import duckdb
@@ -28,6 +28,8 @@ GROUPS = (
 
 # Rows of facts up to which they are kept in memory, some 100 bytes a row and set column.
 SMALL = 500_000
+# Rounds whose sums by unit are made at once: some 250 MB where a unit has a hundred of them.
+PART = 12_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +160,59 @@ def define_strata(con: duckdb.DuckDBPyConnection, selection: Selection) -> Defin
     return Defined(head, tuple(real), bool(filters), False, match)
 
 
-def narrow(con: duckdb.DuckDBPyConnection, defined: Defined, condition: str | None) -> None:
-    """Leave in `strata` and in the kept `unit_sums` only what meets a condition over engine, model and run_id."""
+def narrow(con: duckdb.DuckDBPyConnection, defined: Defined, condition: str | None, shapes: str = "") -> None:
+    """Leave in `strata`, `unit_sums` and `round_shapes` only what meets a condition over engine, model and run_id.
+
+    `shapes` is the definition of `round_shapes`: its kept table does not hold those columns.
+    """
     con.execute(defined.head + " and ".join([*defined.conditions, *([condition] if condition else [])]))
     con.execute(f"create or replace view unit_sums as select * from kept_unit_sums where {condition or 'true'}")
+    con.execute(shapes if condition else "create or replace view round_shapes as from kept_round_shapes")
+
+
+def definition(con: duckdb.DuckDBPyConnection, name: str) -> str:
+    """The statement that defines a view as it is now."""
+    found = con.execute("select sql from duckdb_views() where view_name = $1", [name]).fetchone()
+    return re.sub(r"^\s*create\s+(or\s+replace\s+)?view", "create or replace view", str((found or [""])[0]), flags=re.I)
+
+
+def keep_units(con: duckdb.DuckDBPyConnection, defined: Defined) -> None:
+    """Keep `unit_sums`; of a large lake day by day, so that the sums of a day alone must be in memory at once.
+
+    A unit that goes on over midnight has a row for either day then, as it has one for every range of its context.
+    """
+    days = _parts(con)
+    if len(days) < 2:
+        keep(con, "unit_sums")
+        return
+    place = f"{SPILL}." if has_spill(con) else ""
+    for number, days_of_part in enumerate(days):
+        con.execute(defined.head + " and ".join([*defined.conditions, days_of_part]))
+        made = f"create or replace table {place}part_unit_sums as" if number == 0 else f"insert into {place}part_unit_sums"
+        con.execute(f"{made} from unit_sums")
+    con.execute(f"create or replace view kept_unit_sums as from {place}part_unit_sums")
+    con.execute("create or replace view unit_sums as from kept_unit_sums")
+    con.execute(defined.head + " and ".join(defined.conditions))
+    progress.step()
+
+
+def _parts(con: duckdb.DuckDBPyConnection) -> list[str]:
+    """Conditions over `date` that part the rounds of a lake into lots of about PART, days as they follow."""
+    found = con.execute(
+        "select date, count(*) as n, true as any_date from logged_rounds where date is not null group by date order by date"
+    ).fetchall()
+    parts: list[tuple[Any, Any, int]] = []
+    for day, n, _ in found:
+        if parts and parts[-1][2] + n <= PART:
+            parts[-1] = (parts[-1][0], day, parts[-1][2] + n)
+        else:
+            parts.append((day, day, n))
+    if len(parts) < 2:
+        return []
+    # Other tables may have days that the rounds have not.
+    lots = [f"date <= date '{last}'" + (f" and date > date '{parts[i - 1][1]}'" if i else "")
+            for i, (_, last, _) in enumerate(parts[:-1])]  # fmt: skip
+    return [*lots, f"date > date '{parts[-2][1]}'", "date is null"]
 
 
 def keep(con: duckdb.DuckDBPyConnection, name: str, condition: str = "") -> None:

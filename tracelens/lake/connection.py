@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
+import shutil
+import tempfile
 import weakref
 from collections.abc import Iterable
 from contextlib import suppress
@@ -30,6 +33,11 @@ _OF_LAKE = (
 _VIEW = re.compile(r"^create or replace view (\w+) as", re.MULTILINE)
 #: Lakes up to this size are read once and kept as tables, bytes.
 TINY = 1 << 20
+#: From this size on, what an analysis keeps goes to a file of its own, and DuckDB's memory is bounded, bytes.
+LARGE = 200 << 20
+#: The database of that file.
+SPILL = "spill"
+_MEMORY = "400MB"
 
 
 def silent() -> duckdb.DuckDBPyConnection:
@@ -87,6 +95,8 @@ def _define_tables(
     con.execute("set timezone = 'UTC'")
     con.execute("set variable lake = $lake", {"lake": _plain(str(lake))})
     con.execute("set variable lake_files = $files", {"files": {t: [_plain(p) for p in files[t]] for t in files}})
+    if keep and _size(path for paths in files.values() for path in paths) >= LARGE:
+        _bound(con)
     if lock:
         con.execute("set allowed_directories = $1", [[str(lake), _plain(str(lake))]])
         con.execute("set enable_external_access = false")
@@ -105,15 +115,36 @@ def _define_tables(
 
 
 def _is_tiny(paths: Iterable[str]) -> bool:
-    size = 0
-    for path in paths:
-        try:
-            size += Path(path).stat().st_size
-        except OSError:  # whoever reads it is told
-            return False
-        if size > TINY:
-            return False
-    return True
+    return _size(paths) <= TINY
+
+
+def _size(paths: Iterable[str]) -> float:
+    """Bytes of files; infinite where one can't be looked at: whoever reads it is told."""
+    try:
+        return sum(Path(path).stat().st_size for path in paths)
+    except OSError:
+        return math.inf
+
+
+def _bound(con: duckdb.DuckDBPyConnection) -> None:
+    """Bound the memory: what does not fit goes to a private folder, which goes with the connection.
+
+    Without room for such a folder memory is what it takes.
+    """
+    import duckdb
+
+    with suppress(OSError, duckdb.Error):
+        folder = tempfile.mkdtemp(prefix="tracelens-")
+        weakref.finalize(con, shutil.rmtree, folder, ignore_errors=True)
+        con.execute("set temp_directory = $1", [folder])
+        con.execute(f"attach '{folder.replace(chr(39), chr(39) * 2)}/{SPILL}.db' as {SPILL}")
+        con.execute(f"set memory_limit = '{_MEMORY}'")
+        con.execute("set preserve_insertion_order = false")
+
+
+def has_spill(con: duckdb.DuckDBPyConnection) -> bool:
+    """Whether the connection has a file for what it keeps."""
+    return con.execute("from duckdb_databases() where database_name = $1", [SPILL]).fetchone() is not None
 
 
 def keep_view(con: duckdb.DuckDBPyConnection, name: str, condition: str = "") -> None:
