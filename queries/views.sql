@@ -206,6 +206,15 @@ from (
 create or replace view rejects as from read_parquet(lake_files('rejects'), union_by_name = true);
 
 -- ---------------------------------------------------------------- one row a request
+-- Ids that several records have. None in most lakes: who keeps this view spares every query to look for them.
+create or replace macro join_key_of(request_id, source_id, source_line) as
+  case when request_id = source_id || '#' || source_line then request_id else request_key(request_id) end;
+
+create or replace view met_again as
+select engine, join_key
+from (select engine, join_key_of(request_id, source_id, source_line) as join_key from requests)
+group by engine, join_key having count(*) > 1;
+
 -- Records of several surfaces that speak of one request (access and query log; response and request line) become one
 -- row: in every column the first value that is not NULL, the record with counts first; `conflicting` names the columns
 -- in which they contradict each other. Several records of one surface
@@ -213,14 +222,10 @@ create or replace view rejects as from read_parquet(lake_files('rejects'), union
 -- where the id is no counter of one process (llama.cpp numbers its tasks from 0).
 create or replace view requests_joined as
 with keyed as not materialized (
-  select *,
-         case when request_id = source_id || '#' || source_line then request_id else request_key(request_id) end
-           as join_key,
+  select *, join_key_of(request_id, source_id, source_line) as join_key,
          case when accepted is not null or drafted is not null then 0
               when tpot_us is not null or output_tokens is not null then 1 else 2 end as preference
   from requests
-), met_again as (
-  select engine, join_key from keyed group by engine, join_key having count(*) > 1
 ), alone as (
   select * from keyed anti join met_again using (engine, join_key)
 ), crowded as (
