@@ -67,8 +67,8 @@ with drawn as (
   select lane, n, $source * 16777216 + lane * 262144 + n as id, 20 + (u(id, 1) * 181)::integer as length
   from range($lanes) lanes(lane), range($steps // 20 + 1) counts(n)
 ), placed as (
-  select *, coalesce(sum(length) over (partition by lane order by n rows between unbounded preceding and 1 preceding), 0)
-    ::bigint as first_step
+  select *, coalesce(sum(length) over (partition by lane order by n
+                                       rows between unbounded preceding and 1 preceding), 0)::bigint as first_step
   from drawn
 )
 select *, task_of(u(id, 2)) as task, chance_of(task) + 0.16 * (u(id, 3) - 0.5) as chance,
@@ -92,7 +92,8 @@ with steps as materialized (
          u(key, 14) < 0.02 as has_prefill
   from range($steps) steps(step)
 ), drawn as (
-  select r.*, i, first_step + i as step, least($k, floor(ln(u((id * 256 + i), 21) + 1e-12) / ln(chance)))::integer as kept
+  select r.*, i, first_step + i as step,
+         least($k, floor(ln(u((id * 256 + i), 21) + 1e-12) / ln(chance)))::integer as kept
   from made r, unnest(range(length)) as places(i) where first_step + i < $steps
 )
 select s.ts, name as request_id, i as round_index, 's' || step as step_id, 1.0 / $lanes as step_share,

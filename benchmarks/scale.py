@@ -30,8 +30,8 @@ PIECES = (
     ("bare sum of one column", f"select sum(accepted) from {ROUNDS}", None),
     ("alpha by task type", f"select task_type, sum(accepted) / sum(drafted) from {ROUNDS} group by 1", 4.0),
     ("alpha with its interval, by request",
-     f"with u as (select task_type, run_id, request_id, sum(accepted) as y, sum(drafted) as x from {ROUNDS} group by all)"
-     " select task_type, count(*), sum(y), sum(x), sum(y * y), sum(x * y), sum(x * x) from u group by 1", 15.0),
+     f"with u as (select task_type, run_id, request_id, sum(accepted) as y, sum(drafted) as x from {ROUNDS} group by"
+     " all) select task_type, count(*), sum(y), sum(x), sum(y * y), sum(x * y), sum(x * x) from u group by 1", 15.0),
     ("TPOT percentiles, from rounds",
      f"with u as (select task_type, run_id, request_id, sum(step_us) / nullif(sum(emitted), 0) as tpot from {ROUNDS}"
      " group by all) select task_type, quantile_cont(tpot, [0.5, 0.95, 0.99]) from u group by 1", 35.0),
@@ -73,8 +73,9 @@ for number, day in enumerate(days):
 con.execute(strata + "; create or replace view unit_sums as from kept.unit_sums")
 con.execute("create table kept.shapes as from round_shapes; create or replace view round_shapes as from kept.shapes")
 con.execute(f"create table kept.baseline as {text('baseline')}")
-con.execute("create or replace view prices as select stratum, stratum is null as is_total, p.traffic, p.engine, p.model,"
-            " p.batch_bucket, p.context_bucket, p.price, p.tpot, p.basis from kept.baseline, unnest(prices) as u(p)")
+con.execute("create or replace view prices as select stratum, stratum is null as is_total, p.traffic, p.engine,"
+            " p.model, p.batch_bucket, p.context_bucket, p.price, p.tpot, p.basis"
+            " from kept.baseline, unnest(prices) as u(p)")
 for name in ("alpha", "hazards", "rollback", "near_k", "rho", "speedup", "control_noise"):
     con.execute(text(name)).fetchall()
 """
@@ -147,7 +148,19 @@ def command(name: str, place: Path, *more: str) -> Sample:
     """One command over a lake."""
     claim = ("--claim", CLAIM) if name == "gap" else ()
     allowed = {"gate": (0, 1, 2)}.get(name, (0,))
-    words = [sys.executable, "-m", "tracelens", name, "--lake", str(place), "--by", "task_type", "--json", *claim, *more]
+    words = [
+        sys.executable,
+        "-m",
+        "tracelens",
+        name,
+        "--lake",
+        str(place),
+        "--by",
+        "task_type",
+        "--json",
+        *claim,
+        *more,
+    ]
     return run(words, allowed=allowed)
 
 
@@ -165,7 +178,8 @@ def days(place: Path, repeats: int) -> None:
         {"all": lambda: command("report", place), "last": lambda: command("report", place, "--since", str(last))},
         repeats,
     )
-    print(f"{place.name}: report of all {DAYS} days {taken['all'].cpu:.1f} CPU s, --since {last} {taken['last'].cpu:.1f}")
+    every, one = taken["all"].cpu, taken["last"].cpu
+    print(f"{place.name}: report of all {DAYS} days {every:.1f} CPU s, --since {last} {one:.1f}")
     for when, (opened, of) in {"all days": _files(place, None), f"--since {last}": _files(place, str(last))}.items():
         print(f"  files of rounds that a query scans, {when}: {opened} of {of}")
 

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
 from tracelens.analysis import matching
@@ -29,7 +29,7 @@ GROUPS = (
 # Rows of facts up to which they are kept in memory, some 100 bytes a row and set column.
 SMALL = 500_000
 # Rounds whose sums by unit are made at once: some 250 MB where a unit has a hundred of them.
-PART = 12_000_000
+LOT = 12_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,38 +187,34 @@ def keep_units(con: duckdb.DuckDBPyConnection, defined: Defined) -> None:
 
     A unit that goes on over midnight has a row for either day then, as it has one for every range of its context.
     """
-    days = _parts(con)
-    if len(days) < 2:
+    lots = _lots(con)
+    if len(lots) < 2:
         keep(con, "unit_sums")
         return
-    place = f"{SPILL}." if has_spill(con) else ""
-    for number, days_of_part in enumerate(days):
-        con.execute(defined.head + " and ".join([*defined.conditions, days_of_part]))
-        made = f"create or replace table {place}part_unit_sums as" if number == 0 else f"insert into {place}part_unit_sums"
-        con.execute(f"{made} from unit_sums")
-    con.execute(f"create or replace view kept_unit_sums as from {place}part_unit_sums")
+    table = f"{SPILL}.lots_of_units" if has_spill(con) else "lots_of_units"
+    for number, days in enumerate(lots):
+        con.execute(defined.head + " and ".join([*defined.conditions, days]))
+        con.execute(f"{f'insert into {table}' if number else f'create or replace table {table} as'} from unit_sums")
+    con.execute(f"create or replace view kept_unit_sums as from {table}")
     con.execute("create or replace view unit_sums as from kept_unit_sums")
     con.execute(defined.head + " and ".join(defined.conditions))
     progress.step()
 
 
-def _parts(con: duckdb.DuckDBPyConnection) -> list[str]:
-    """Conditions over `date` that part the rounds of a lake into lots of about PART, days as they follow."""
-    found = con.execute(
-        "select date, count(*) as n, true as any_date from logged_rounds where date is not null group by date order by date"
-    ).fetchall()
-    parts: list[tuple[Any, Any, int]] = []
-    for day, n, _ in found:
-        if parts and parts[-1][2] + n <= PART:
-            parts[-1] = (parts[-1][0], day, parts[-1][2] + n)
+def _lots(con: duckdb.DuckDBPyConnection) -> list[str]:
+    """Conditions over `date` that part a lake into days, or several with no more than LOT rounds together."""
+    counts = "select date, count(*) from logged_rounds where date is not null group by date order by date"
+    ends: list[tuple[date, int]] = []  # the last day of every lot, and its rounds
+    for day, rounds in con.execute(counts).fetchall():
+        if ends and ends[-1][1] + rounds <= LOT:
+            ends[-1] = (day, ends[-1][1] + rounds)
         else:
-            parts.append((day, day, n))
-    if len(parts) < 2:
-        return []
-    # Other tables may have days that the rounds have not.
-    lots = [f"date <= date '{last}'" + (f" and date > date '{parts[i - 1][1]}'" if i else "")
-            for i, (_, last, _) in enumerate(parts[:-1])]  # fmt: skip
-    return [*lots, f"date > date '{parts[-2][1]}'", "date is null"]
+            ends.append((day, rounds))
+    # The first and the last one are open: the other tables may have days that the rounds have not.
+    inner = [day.isoformat() for day, _ in ends[:-1]]
+    lows = ["date is not null", *(f"date > date '{day}'" for day in inner)]
+    highs = [*(f" and date <= date '{day}'" for day in inner), ""]
+    return [*(low + high for low, high in zip(lows, highs, strict=True)), "date is null"] if inner else []
 
 
 def keep(con: duckdb.DuckDBPyConnection, name: str, condition: str = "") -> None:

@@ -134,7 +134,7 @@ def opened(lake: Path, question: Question, more: Sequence[str] = ()) -> Iterator
     by = tuple(dict.fromkeys(question.by))
     _check(question)
     progress.expect(ASKED + len(more))
-    con = connect(lake, grouped=False, keep=True)
+    con = connect(lake, grouped=False, keep=True, bound=True)
     try:
         keep_small_tables(con)
         define_grouping(con)

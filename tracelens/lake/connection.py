@@ -34,10 +34,11 @@ _VIEW = re.compile(r"^create or replace view (\w+) as", re.MULTILINE)
 #: Lakes up to this size are read once and kept as tables, bytes.
 TINY = 1 << 20
 #: From this size on, what an analysis keeps goes to a file of its own, and DuckDB's memory is bounded, bytes.
-LARGE = 200 << 20
+LARGE = 209_715_200
+#: That bound.
+MEMORY = "400MB"
 #: The database of that file.
 SPILL = "spill"
-_MEMORY = "400MB"
 
 
 def silent() -> duckdb.DuckDBPyConnection:
@@ -53,7 +54,7 @@ def silent() -> duckdb.DuckDBPyConnection:
 
 
 def connect(
-    lake: Path, *, lock: bool = True, grouped: bool = True, held: bool = True, keep: bool = False
+    lake: Path, *, lock: bool = True, grouped: bool = True, held: bool = True, keep: bool = False, bound: bool = False
 ) -> duckdb.DuckDBPyConnection:
     """Open an in-memory DuckDB with the canonical views over `lake`, as of its last commit.
 
@@ -66,6 +67,7 @@ def connect(
         grouped: define the views that group `facts`, too; without, `define_grouping` does it later.
         held: keep the files as they are. Not where the caller holds the lake's lock, as his own commit moves them.
         keep: read a tiny lake once, and keep its views as tables.
+        bound: of a large lake take no more memory than MEMORY; what does not fit goes to a private folder.
 
     Raises:
         InputError: there is no lake at that place, or only a part of one.
@@ -80,7 +82,7 @@ def connect(
             weakref.finalize(con, reading.release)
         else:
             reading.release()
-        _define_tables(con, lake, files, lock=lock, keep=keep)
+        _define_tables(con, lake, files, lock=lock, keep=keep, bound=bound)
     except BaseException:
         reading.release()
         raise
@@ -90,12 +92,12 @@ def connect(
 
 
 def _define_tables(
-    con: duckdb.DuckDBPyConnection, lake: Path, files: dict[str, list[str]], *, lock: bool, keep: bool
+    con: duckdb.DuckDBPyConnection, lake: Path, files: dict[str, list[str]], *, lock: bool, keep: bool, bound: bool
 ) -> None:
     con.execute("set timezone = 'UTC'")
     con.execute("set variable lake = $lake", {"lake": _plain(str(lake))})
     con.execute("set variable lake_files = $files", {"files": {t: [_plain(p) for p in files[t]] for t in files}})
-    if keep and _size(path for paths in files.values() for path in paths) >= LARGE:
+    if bound and _size(path for paths in files.values() for path in paths) >= LARGE:
         _bound(con)
     if lock:
         con.execute("set allowed_directories = $1", [[str(lake), _plain(str(lake))]])
@@ -138,7 +140,7 @@ def _bound(con: duckdb.DuckDBPyConnection) -> None:
         weakref.finalize(con, shutil.rmtree, folder, ignore_errors=True)
         con.execute("set temp_directory = $1", [folder])
         con.execute(f"attach '{folder.replace(chr(39), chr(39) * 2)}/{SPILL}.db' as {SPILL}")
-        con.execute(f"set memory_limit = '{_MEMORY}'")
+        con.execute(f"set memory_limit = '{MEMORY}'")
         con.execute("set preserve_insertion_order = false")
 
 
