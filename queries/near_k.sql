@@ -1,5 +1,5 @@
 -- Question: how many rounds give (almost) nothing, who pays for them, and what do they cost?
--- Inputs: view strata, view round_shapes. Variables: near_k_delta (default 1: at most one draft kept; 0 = strict),
+-- Inputs: views unit_sums, round_shapes. Variables: near_k_delta (default 1: at most one draft kept; 0 = strict),
 -- near_k_threshold (default 0.5). Rounds with a draft only.
 -- Output, one row a stratum and one for all (stratum IS NULL):
 --   near_k_rounds, shaped_rounds  rounds with rollback_len >= d - delta and > 0; rounds whose lengths are known
@@ -15,8 +15,7 @@
 -- Basis: lengths from rounds, and from histograms of fixed draft length; requests and times from rounds and
 -- histograms of requests; times from rounds only.
 with setting as (
-  select coalesce(try_cast(getvariable('near_k_delta') as bigint), 1) as delta,
-         coalesce(try_cast(getvariable('near_k_threshold') as double), 0.5) as threshold
+  select near_k_delta() as delta, coalesce(try_cast(getvariable('near_k_threshold') as double), 0.5) as threshold
 ), shapes as (
   select stratum, grouping(stratum) as is_total, bucket, drafted, accepted, sum(rounds) as rounds
   from round_shapes
@@ -42,17 +41,11 @@ with setting as (
   from shapes s
   join probabilities p on p.stratum is not distinct from s.stratum and p.is_total = s.is_total, setting
   group by s.stratum, s.is_total
-), shaped_rows as (
-  select stratum, run_id, unit, weight * rounds as n,
-         case when grain = 'round' then weight * (accepted <= delta and accepted < drafted)::integer
-              else weight * list_sum(accepted_hist[1:least(delta + 1, drafted // rounds)]) end as near,
-         weight * (rounds - full_accepts) as rolled_back, rolled_requests
-  from strata, setting
-  where grain <> 'window' and request_id is not null and rounds > 0 and drafted > 0 and full_accepts is not null
 ), requests_by_stratum as (
-  select stratum, run_id, unit, sum(n) as n, sum(near) as near, sum(rolled_back) as rolled_back,
+  select stratum, run_id, unit, sum(shaped_n) as n, sum(near_n) as near, sum(rolled_back) as rolled_back,
          count(rolled_requests) as rolled_up
-  from shaped_rows
+  from unit_sums
+  where shaped_n is not null
   group by stratum, run_id, unit
 ), requests_of as (
   select *, 0 as is_total from requests_by_stratum
@@ -70,13 +63,9 @@ with setting as (
   from requests_of, setting
   group by stratum, is_total
 ), costs as (
-  select stratum, grouping(stratum) as is_total,
-         sum(weight * step_share * draft_ms) filter (accepted <= delta and accepted < drafted) as near_draft,
-         sum(weight * step_share * draft_ms) as all_draft,
-         sum(weight * step_share * step_ms) filter (accepted <= delta and accepted < drafted) as near_step,
-         sum(weight * step_share * step_ms) as all_step
-  from strata, setting
-  where grain = 'round'
+  select stratum, grouping(stratum) as is_total, sum(near_draft) as near_draft, sum(shared_draft) as all_draft,
+         sum(near_step) as near_step, sum(shared_step) as all_step
+  from unit_sums
   group by grouping sets ((stratum), ())
 )
 select case when s.is_total = 0 then s.stratum end as stratum, s.near as near_k_rounds, s.n as shaped_rounds,

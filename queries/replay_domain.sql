@@ -10,20 +10,26 @@
 -- Basis: the finest grain of the counts (see facts); weighted.
 with parallel as (
   select distinct run_id from runs where config['parallel_drafting'] = 'true'
+), alike as (
+  select stratum, method, run_id, grain, num_draft_nodes is not null as is_tree, request_id is null as no_request,
+         drafted is null as no_length, rolled_requests is not null as is_rolled, weight <> 1 as is_sampled,
+         sum(weight * coalesce(rounds, 1)) as rounds
+  from strata
+  where accepted is not null and coalesce(rounds, 1) > 0 and coalesce(drafted, 1) > 0
+  group by all
 ), sorted as (
-  select stratum, lower(method) as method, weight * coalesce(rounds, 1) as rounds,
-         case when num_draft_nodes is not null then 'tree'
+  select stratum, lower(method) as method, rounds,
+         case when is_tree then 'tree'
               when run_id in (from parallel)
                    or regexp_matches(lower(method), 'ngram|suffix|lookup|medusa|hydra|tree|dflash|parallel')
                 then 'parallel'
               when grain <> 'round' then 'counts'
-              when rolled_requests is not null then 'rolled_up'
-              when request_id is null then 'no_request'
-              when drafted is null then 'no_length'
-              when weight <> 1 then 'sampled'
+              when is_rolled then 'rolled_up'
+              when no_request then 'no_request'
+              when no_length then 'no_length'
+              when is_sampled then 'sampled'
               else 'chain' end as kind
-  from strata
-  where accepted is not null and coalesce(rounds, 1) > 0 and coalesce(drafted, 1) > 0
+  from alike
 )
 select stratum, kind, sum(rounds) as rounds,
        list_sort(list(distinct method) filter (method is not null)) as methods

@@ -1,5 +1,5 @@
 -- Question: how long are the runs of accepted drafts, from which any other draft length can be replayed?
--- Inputs: view strata. Variables: replay_seed (default 7), replay_rounds (rounds that make a trace long enough, 20).
+-- Inputs: views strata, held. Variables: replay_seed (default 7), replay_rounds (rounds that make a trace long enough, 20).
 -- Output, one row a stratum (all: stratum IS NULL) and bucket of independent units:
 --   trace_k          K of the runs that were taken: the longest with enough rounds of more than one request in effect,
 --                    else the longest of more than one, else the longest
@@ -17,10 +17,13 @@
 -- there is none. A plain round ends a run. Rows of a request that lie in another stratum are skipped. The target's own
 -- token is not counted.
 -- Basis: single rounds with a request id and a draft length; no trees, no parallel or lookup drafters, no sampled or
--- rolled-up rounds (replay_domain.sql tells how many were left out).
+-- rolled-up rounds (replay_domain.sql tells how many were left out). Beyond two million rounds the trace is one request
+-- in so many, a million rounds or two.
 with setting as (
   select coalesce(getvariable('replay_seed')::bigint, 7) as seed,
          coalesce(getvariable('replay_rounds')::bigint, 20) as enough
+), rate as (
+  select greatest(1, sum(records) // 1000000)::bigint as every from held where grain = 'round'
 ), parallel as (
   select distinct run_id from runs where config['parallel_drafting'] = 'true'
 ), chains as materialized (
@@ -28,9 +31,9 @@ with setting as (
          hash(hash(run_id, unit)) % 4096 as bucket, round_index, ts, source_line, drafted, accepted, emitted,
          num_speculative_tokens as told_k,
          hash(run_id, request_id, round_index, source_id, source_line, seed) / 18446744073709551616.0 as draw
-  from strata, setting
-  where grain = 'round' and request_id is not null and drafted is not null and accepted is not null and weight = 1
-        and rolled_requests is null
+  from strata, setting, rate
+  where grain = 'round' and (every = 1 or hash(hash(hash(run_id, request_id))) % every = 0) and request_id is not null
+        and drafted is not null and accepted is not null and weight = 1 and rolled_requests is null
         and num_draft_nodes is null and run_id not in (from parallel)
         and not coalesce(regexp_matches(lower(method), 'ngram|suffix|lookup|medusa|hydra|tree|dflash|parallel'), false)
 ), lengths as (

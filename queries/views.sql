@@ -66,11 +66,17 @@ create or replace macro ratio_sums(y, x) as
    'x': sum(x) filter (x > 0 and y is not null),
    'yy': sum(y * y) filter (x > 0), 'xy': sum(x * y) filter (x > 0), 'xx': sum(x * x) filter (x > 0 and y is not null)};
 
--- Whether numbers are what a sum can take: finite, not negative, and small enough for their squares. NULL is.
-create or replace macro in_range(numbers) as coalesce(list_min(numbers) >= 0 and list_max(numbers) <= 1e15, true);
+-- Whether a number is what a sum can take: finite, not negative, and small enough for its square. NULL is.
+create or replace macro fits(x) as coalesce(x >= 0 and x <= 1000000000000000, true);
 
--- isfinite, for DuckDB takes a comparison for true where a file's statistics say so, and those leave NaN out.
+-- The same of a double: isfinite, for DuckDB takes a comparison for true where a file's statistics say so, and those
+-- leave NaN out.
+create or replace macro fits_double(x) as coalesce(isfinite(x) and x >= 0 and x <= 1e15, true);
+
 create or replace macro is_weight(x) as coalesce(isfinite(x) and x >= 1e-9 and x <= 1e9, true);
+
+-- Drafts that a near-K round may keep.
+create or replace macro near_k_delta() as coalesce(try_cast(getvariable('near_k_delta') as bigint), 1);
 
 -- Whether a profiler wrote it: it slows the steps that it looks at, and no other step is like them.
 create or replace macro is_profiled(surface) as
@@ -86,9 +92,10 @@ create or replace macro differs(x) as (min(x) is distinct from max(x))::integer;
 create or replace view logged_rounds as
 select *,
        is_weight(weight)
-       and in_range([num_speculative_tokens, temperature, top_p, num_draft_nodes, round_index, step_share, batch_size,
-                     context_len, drafted, accepted, emitted, draft_steps, draft_us, target_us, sample_us, rollback_us,
-                     repack_us, emit_lag_us, step_us])
+       and fits(num_speculative_tokens) and fits_double(temperature) and fits_double(top_p) and fits(num_draft_nodes)
+       and fits(round_index) and fits_double(step_share) and fits(batch_size) and fits(context_len) and fits(drafted)
+       and fits(accepted) and fits(emitted) and fits(draft_steps) and fits(draft_us) and fits(target_us)
+       and fits(sample_us) and fits(rollback_us) and fits(repack_us) and fits(emit_lag_us) and fits(step_us)
        and coalesce(num_speculative_tokens <= 65536, true) and coalesce(top_p <= 1, true)
        and coalesce(step_share >= 1e-10 and step_share <= 1, true) and coalesce(drafted <= 65536, true)
        and coalesce(accepted <= drafted, true) and coalesce(emitted - 1 <= accepted, true) as possible
@@ -101,10 +108,13 @@ from (
 create or replace view logged_windows as
 select *,
        is_weight(weight)
-       and in_range([num_speculative_tokens, temperature, top_p, num_draft_nodes, window_us, steps, rounds, plain_steps,
-                     drafted, accepted, emitted, draft_us, target_us, sample_us, rollback_us, repack_us, step_us,
-                     draft_ms_per_token, emit_lag_us, round_us, rounds_timed, preemptions, generated_tokens,
-                     prompt_tokens, running, waiting, kv_cache_usage, v0_matched])
+       and fits(num_speculative_tokens) and fits_double(temperature) and fits_double(top_p) and fits(num_draft_nodes)
+       and fits(window_us) and fits(steps) and fits(rounds) and fits(plain_steps) and fits(drafted) and fits(accepted)
+       and fits(emitted) and fits(draft_us) and fits(target_us) and fits(sample_us) and fits(rollback_us)
+       and fits(repack_us) and fits(step_us) and fits_double(draft_ms_per_token) and fits(emit_lag_us)
+       and fits(round_us) and fits(rounds_timed) and fits(preemptions) and fits(generated_tokens)
+       and fits(prompt_tokens) and fits(running) and fits(waiting) and fits_double(kv_cache_usage)
+       and fits(v0_matched)
        and coalesce(num_speculative_tokens <= 65536, true) and coalesce(top_p <= 1, true)
        and coalesce(kv_cache_usage <= 1, true) and coalesce(accepted <= drafted, true)
        and coalesce(drafted * 1e0 <= rounds * 65536e0, true)
@@ -123,9 +133,10 @@ from (
 create or replace view logged_requests as
 select *,
        is_weight(weight)
-       and in_range([num_speculative_tokens, temperature, top_p, num_draft_nodes, prompt_tokens, output_tokens,
-                     cached_tokens, iterations, rounds, drafted, accepted, emitted, draft_us, target_us, ttft_us,
-                     decode_us, e2e_us, queue_us, tpot_us, preemptions])
+       and fits(num_speculative_tokens) and fits_double(temperature) and fits_double(top_p) and fits(num_draft_nodes)
+       and fits(prompt_tokens) and fits(output_tokens) and fits(cached_tokens) and fits(iterations) and fits(rounds)
+       and fits(drafted) and fits(accepted) and fits(emitted) and fits(draft_us) and fits(target_us) and fits(ttft_us)
+       and fits(decode_us) and fits(e2e_us) and fits(queue_us) and fits_double(tpot_us) and fits(preemptions)
        and coalesce(num_speculative_tokens <= 65536, true) and coalesce(top_p <= 1, true)
        and coalesce(accepted <= drafted, true) and coalesce(drafted * 1e0 <= rounds * 65536e0, true)
        and (accepted_hist is null
@@ -320,6 +331,15 @@ from logged_requests anti join copied_lines using (source_id, source_line) where
 create or replace view rejects as from read_parquet(lake_files('rejects'), union_by_name = true);
 
 -- ---------------------------------------------------------------- one row a request
+-- Ids that several records have. None in most lakes: who keeps this view spares every query to look for them.
+create or replace macro join_key_of(request_id, source_id, source_line) as
+  case when request_id = source_id || '#' || source_line then request_id else request_key(request_id) end;
+
+create or replace view met_again as
+select engine, join_key
+from (select engine, join_key_of(request_id, source_id, source_line) as join_key from requests)
+group by engine, join_key having count(*) > 1;
+
 -- Records of several surfaces that speak of one request (access and query log; response and request line) become one
 -- row: in every column the first value that is not NULL, the record with counts first; `conflicting` names the columns
 -- in which they contradict each other. Several records of one surface
@@ -327,14 +347,10 @@ create or replace view rejects as from read_parquet(lake_files('rejects'), union
 -- where the id is no counter of one process (llama.cpp numbers its tasks from 0).
 create or replace view requests_joined as
 with keyed as not materialized (
-  select *,
-         case when request_id = source_id || '#' || source_line then request_id else request_key(request_id) end
-           as join_key,
+  select *, join_key_of(request_id, source_id, source_line) as join_key,
          case when accepted is not null or drafted is not null then 0
               when tpot_us is not null or output_tokens is not null then 1 else 2 end as preference
   from requests
-), met_again as (
-  select engine, join_key from keyed group by engine, join_key having count(*) > 1
 ), alone as (
   select * from keyed anti join met_again using (engine, join_key)
 ), crowded as (
@@ -666,25 +682,83 @@ select stratum, bucket, d as drafted, j as accepted, sum(weight * hist[j + 1]) a
 from shaped, unnest(range(0, d + 1)) as positions(j) where grain <> 'round' group by stratum, bucket, d, j
 having sum(hist[j + 1]) > 0;
 
+-- Rounds of a unit with the same draft length d and the same figures logged (`holds`, a bit for each) are one row here:
+-- their sums, under the names of facts. The many sums of unit_sums then have few rows to add. A round stands for one
+-- round or one plain step, and for one of time (n: its weight). near: rounds that lost a draft and kept no more than
+-- near_k_delta; shared_: engine time, a step counted once; fit_d: d.
+create or replace view alike_rounds as
+with told as (
+  select *, weight * step_share as share,
+         case when rounds is null then 1 else 0 end + case when drafted is null then 2 when drafted = 0 then 4 else 0 end
+           + case when drafted_timed is null then 8 else 0 end
+           + case when has_prefill is null then 16 when has_prefill then 32 else 0 end
+           + case when request_id is null then 64 else 0 end + case when is_profiled(surface) then 128 else 0 end
+           + case when accepted <= near_k_delta() and accepted < drafted then 256 else 0 end
+           + case when accepted is null then 512 else 0 end + case when emitted is null then 1024 else 0 end
+           + case when draft_us is null then 2048 else 0 end + case when target_us is null then 4096 else 0 end
+           + case when step_us is null then 8192 else 0 end + case when sample_us is null then 16384 else 0 end
+           + case when rollback_us is null then 32768 else 0 end + case when repack_us is null then 65536 else 0 end
+           + case when emit_lag_us is null then 131072 else 0 end as holds
+  from strata where grain = 'round'
+), sums as (
+  select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, unit, num_speculative_tokens, holds,
+         coalesce(drafted_timed, drafted) as d, sum(weight) as n, sum(weight * accepted) as accepted,
+         sum(weight * emitted) as emitted, sum(weight * full_accepts) as full_accepts,
+         sum(weight * draft_us) as draft_us, sum(weight * target_us) as target_us, sum(weight * step_us) as step_us,
+         sum(weight * sample_us) as sample_us, sum(weight * rollback_us) as rollback_us,
+         sum(weight * repack_us) as repack_us, sum(weight * emit_lag_us) as emit_lag_us,
+         sum(share * draft_us) as shared_draft_us, sum(share * step_us) as shared_step_us,
+         sum(rolled_requests) as rolled_requests, sum(rolled_squares) as rolled_squares,
+         max(rolled_longest) as rolled_longest
+  from told
+  group by all
+)
+select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, unit, 'round' as grain,
+       num_speculative_tokens, (holds & 64) = 0 as has_id, (holds & 128) <> 0 as profiled, false as skips,
+       case when (holds & 16) = 0 then (holds & 32) <> 0 end as has_prefill, 1 as weight,
+       case when (holds & 1) = 0 then if((holds & 4) = 0, n, 0) end as rounds,
+       case when (holds & 1) = 0 then if((holds & 4) = 0, 0, n) end as plain_steps, n as time_rounds,
+       case when (holds & 2) = 0 then d * n end as drafted, case when (holds & 8) = 0 then d * n end as drafted_timed,
+       accepted, emitted, case when (holds & 4) = 0 then emitted end as emitted_drafted, full_accepts,
+       draft_us / 1000 as draft_ms, target_us / 1000 as target_ms, step_us / 1000 as step_ms,
+       sample_us / 1000 as sample_ms, rollback_us / 1000 as rollback_ms, repack_us / 1000 as repack_ms,
+       emit_lag_us / 1000 as emit_lag_ms, if((holds & 256) <> 0, n, 0) as near,
+       shared_draft_us / 1000 as shared_draft, shared_step_us / 1000 as shared_step,
+       d as fit_d, rolled_requests, rolled_squares, rolled_longest
+from sums;
+
 -- The sums that acceptance, cost and baseline need, in one pass: by independent unit, within engine, model, batch and
 -- context. rolled_*: the requests that a unit of rolled-up rows stands for; NULL where the unit is one request.
 -- n, plain, d, a, e: counts (a_of_x: accepted where x is known); dt..tn: times without prefill steps and what
--- they stand for; w: request-rounds with any time; f*: rounds that tell how verify time grows with the draft.
+-- they stand for; w: request-rounds with any time; f*: rounds that tell how verify time grows with the draft. shaped_n,
+-- near_n, rolled_back: rounds of requests whose lengths are known, those with (almost) nothing kept, and with a rollback;
+-- shared_, near_: engine time of all rounds and of those near-K, a step counted once.
 create or replace view unit_sums as
-with seen as (
-  select *, coalesce(rounds, plain_steps, drafted) is not null as counted, rounds = 0 and plain_steps > 0 as is_plain,
-         coalesce(rounds, plain_steps) as passes_known, coalesce(rounds, 0) + coalesce(plain_steps, 0) as passes,
-         case when not coalesce(has_prefill, false) then weight end as cw,
+with rows_of as (
+  from alike_rounds
+  union all by name
+  select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, unit, grain, num_speculative_tokens,
+         request_id is not null and grain <> 'window' as has_id, is_profiled(surface) as profiled,
          -- Drafters that find nothing in many steps: without a count of those steps nobody knows all rounds.
          plain_steps is null and coalesce(contains(lower(method), 'ngram') or contains(lower(method), 'suffix')
            or contains(lower(method), 'lookup'), false) as skips,
+         has_prefill, weight, rounds, plain_steps, time_rounds, drafted, drafted_timed, accepted, emitted,
+         emitted_drafted, full_accepts, draft_ms, draft_ms_per_token, target_ms, step_ms, sample_ms, rollback_ms,
+         repack_ms, emit_lag_ms, decode_ms, tpot_ms, output_tokens,
+         list_sum(accepted_hist[1:least(near_k_delta() + 1, drafted // nullif(rounds, 0))]) as near
+  from strata where grain <> 'round'
+), seen as (
+  select *, coalesce(rounds, plain_steps, drafted) is not null as counted, rounds = 0 and plain_steps > 0 as is_plain,
+         coalesce(rounds, plain_steps) as passes_known, coalesce(rounds, 0) + coalesce(plain_steps, 0) as passes,
+         case when not coalesce(has_prefill, false) then weight end as cw,
+         has_id and rounds > 0 and drafted > 0 and full_accepts is not null as is_shaped,
          grain = 'round' and drafted > 0 and target_ms is not null and not coalesce(has_prefill, false) as fits
-  from strata
+  from rows_of
 )
 select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, unit,
        bool_or(counted and grain = 'round') as has_rounds, bool_or(counted and grain = 'request') as has_requests,
        bool_or(counted and grain = 'window') as has_windows,
-       bool_or(counted and request_id is not null and grain <> 'window') as is_request,
+       bool_or(counted and has_id) as is_request,
        sum(weight * rounds) as n, sum(weight * plain_steps) as plain,
        sum(case when passes_known is not null then weight * passes end) as all_rounds,
        -- Drafts of which nobody logged how many were accepted (a profiler trace) are in no ratio.
@@ -712,7 +786,7 @@ select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, un
        sum(case when drafted_timed > 0 and draft_ms is not null then cw * drafted_timed end) as dn,
        sum(cw * draft_ms) as d_all,
        -- A plain step that was timed and has no draft time had no draft phase: it counts as a step of the mean.
-       sum(case when draft_ms is not null or (drafted = 0 and coalesce(step_us, target_us) is not null)
+       sum(case when draft_ms is not null or (drafted = 0 and coalesce(step_ms, target_ms) is not null)
                 then cw * time_rounds end) as d_rounds,
        sum(cw * target_ms) as v, sum(case when target_ms is not null then cw * time_rounds end) as vn,
        sum(cw * step_ms) as t, sum(case when step_ms is not null then cw * time_rounds end) as tn,
@@ -722,8 +796,8 @@ select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, un
        sum(cw * repack_ms) as repack, sum(case when repack_ms is not null then cw * time_rounds end) as repack_n,
        sum(cw * emit_lag_ms) as lag, sum(case when emit_lag_ms is not null then cw * time_rounds end) as lag_n,
        bool_or(has_prefill is not null and step_ms is not null) as prefill_known,
-       bool_or(is_profiled(surface) and (draft_ms is not null or target_ms is not null)) as phases_profiled,
-       bool_or(is_profiled(surface) and step_ms is not null) as steps_profiled,
+       bool_or(profiled and (draft_ms is not null or target_ms is not null)) as phases_profiled,
+       bool_or(profiled and step_ms is not null) as steps_profiled,
        sum(case when has_prefill then weight * step_ms end) as prefill_t,
        sum(case when has_prefill and step_ms is not null then weight * time_rounds end) as prefill_n,
        sum(weight * draft_ms_per_token * coalesce(drafted_timed, 1)) as logged,
@@ -733,10 +807,14 @@ select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, un
          as tokens,
        sum(case when is_plain then cw * step_ms end) as plain_ms,
        sum(case when is_plain and step_ms is not null then cw * time_rounds end) as plain_rounds,
-       sum(case when fits then weight else 0 end) as fn, sum(case when fits then weight * drafted end) as fd,
-       sum(case when fits then weight * target_ms end) as fv,
-       sum(case when fits then weight * drafted * drafted end) as fdd,
-       sum(case when fits then weight * drafted * target_ms end) as fdv,
+       coalesce(sum(case when fits then time_rounds end), 0) as fn, sum(case when fits then drafted end) as fd,
+       sum(case when fits then target_ms end) as fv, sum(case when fits then fit_d * drafted end) as fdd,
+       sum(case when fits then fit_d * target_ms end) as fdv,
+       sum(case when is_shaped then weight * rounds end) as shaped_n,
+       sum(case when is_shaped then weight * near end) as near_n,
+       sum(case when is_shaped then weight * (rounds - full_accepts) end) as rolled_back,
+       sum(shared_draft) as shared_draft, sum(case when near > 0 then shared_draft end) as near_draft,
+       sum(shared_step) as shared_step, sum(case when near > 0 then shared_step end) as near_step,
        sum(rolled_requests) as rolled_requests, sum(rolled_squares) as rolled_squares,
        max(rolled_longest) as rolled_longest
 from seen

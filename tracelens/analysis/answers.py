@@ -8,7 +8,7 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
 from tracelens.analysis.results import Value
-from tracelens.analysis.selection import Defined, keep, narrow
+from tracelens.analysis.selection import Defined, keep, keep_units, narrow
 from tracelens.lake import progress
 from tracelens.lake.connection import kept
 from tracelens.resources import room
@@ -69,7 +69,9 @@ def ask(con: duckdb.DuckDBPyConnection, defined: Defined, more: Sequence[str] = 
     `more` are queries beyond those of a report; they are answered over what the baselines price, too.
     """
     if "unit_sums" not in kept(con):
-        keep(con, "unit_sums")
+        keep_units(con, defined)
+    if "round_shapes" not in kept(con):
+        keep(con, "round_shapes")
     rows: dict[str, Rows] = {"baseline": _price(con)}
     for name in dict.fromkeys(("alpha", "hazards", "rollback", "near_k", "rho", "speedup", "control_noise", *more)):
         rows[name] = run_query(con, name)

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
 from tracelens.analysis import matching, partials
@@ -14,7 +14,7 @@ from tracelens.analysis.matching import Matching, literal, struct
 from tracelens.analysis.similar import did_you_mean
 from tracelens.errors import InputError
 from tracelens.lake import progress
-from tracelens.lake.connection import keep_view, kept
+from tracelens.lake.connection import SPILL, has_spill, keep_view, kept
 
 if TYPE_CHECKING:
     import duckdb
@@ -30,6 +30,8 @@ GROUPS = (
 
 # Rows of facts up to which they are kept in memory, some 100 bytes a row and set column.
 SMALL = 500_000
+# Rounds whose sums by unit are made at once: some 250 MB where a unit has a hundred of them.
+LOT = 12_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,12 @@ def keep_small_tables(con: duckdb.DuckDBPyConnection, parts: Parts | None = None
         parts.keep_of_lake()
     found = con.execute("select count(*) from impossible").fetchone()
     con.execute("set variable all_possible = $1", [not (found and found[0])])
+    keep(con, "met_again")
+    found = con.execute("select exists(from met_again)").fetchone()
+    if found and not found[0]:  # empty by its definition: the optimizer leaves out what it is joined with
+        con.execute(
+            "create or replace view met_again as select null::varchar as engine, null::varchar as join_key where false"
+        )
     for name in ("held", "superseded", "run_traits"):
         if name not in kept(con):
             keep(con, name)
@@ -168,6 +176,41 @@ def narrow(con: duckdb.DuckDBPyConnection, defined: Defined, condition: str | No
     """Leave in `strata` and in what was kept of it only what meets a condition over engine, model and run_id."""
     con.execute(defined.head + " and ".join([*defined.conditions, *([condition] if condition else [])]))
     partials.narrow(con, condition)
+
+
+def keep_units(con: duckdb.DuckDBPyConnection, defined: Defined) -> None:
+    """Keep `unit_sums`; of a large lake day by day, so that the sums of a day alone must be in memory at once.
+
+    A unit that goes on over midnight has a row for either day then, as it has one for every range of its context.
+    """
+    lots = _lots(con)
+    if len(lots) < 2:
+        keep(con, "unit_sums")
+        return
+    table = f"{SPILL}.lots_of_units" if has_spill(con) else "lots_of_units"
+    for number, days in enumerate(lots):
+        con.execute(defined.head + " and ".join([*defined.conditions, days]))
+        con.execute(f"{f'insert into {table}' if number else f'create or replace table {table} as'} from unit_sums")
+    con.execute(f"create or replace view kept_unit_sums as from {table}")
+    con.execute("create or replace view unit_sums as from kept_unit_sums")
+    con.execute(defined.head + " and ".join(defined.conditions))
+    progress.step()
+
+
+def _lots(con: duckdb.DuckDBPyConnection) -> list[str]:
+    """Conditions over `date` that part a lake into days, or several with no more than LOT rounds together."""
+    counts = "select date, count(*) from logged_rounds where date is not null group by date order by date"
+    ends: list[tuple[date, int]] = []  # the last day of every lot, and its rounds
+    for day, rounds in con.execute(counts).fetchall():
+        if ends and ends[-1][1] + rounds <= LOT:
+            ends[-1] = (day, ends[-1][1] + rounds)
+        else:
+            ends.append((day, rounds))
+    # The first and the last one are open: the other tables may have days that the rounds have not.
+    inner = [day.isoformat() for day, _ in ends[:-1]]
+    lows = ["date is not null", *(f"date > date '{day}'" for day in inner)]
+    highs = [*(f" and date <= date '{day}'" for day in inner), ""]
+    return [*(low + high for low, high in zip(lows, highs, strict=True)), "date is null"] if inner else []
 
 
 def keep(con: duckdb.DuckDBPyConnection, name: str, condition: str = "") -> None:

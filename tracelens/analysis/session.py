@@ -144,7 +144,7 @@ def opened(
     _check(question)
     progress.expect(ASKED + len(more))
     days = [None if moment is None else utc(moment).date() for moment in (question.since, question.until)]
-    con = connect(lake, grouped=False, keep=executor is None, ahead=(days[0], days[1]))
+    con = connect(lake, grouped=False, keep=executor is None, bound=True, ahead=(days[0], days[1]))
     try:
         with sql.Clock(con, sql.Limits(None if question.where is None else sql.SECONDS)):
             parts = None if executor is None else Parts(con, lake, executor, question.where)

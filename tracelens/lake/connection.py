@@ -46,6 +46,12 @@ where len(list_filter(map_keys(surfaces), lambda s: contains(s, 'metrics'))) > 0
 _VIEW = re.compile(r"^create or replace view (\w+) as", re.MULTILINE)
 #: Lakes up to this size are read once and kept as tables, bytes.
 TINY = 1 << 20
+#: From this size on, what an analysis keeps goes to a file of its own, and DuckDB's memory is bounded, bytes.
+LARGE = 209_715_200
+#: That bound.
+MEMORY = "400MB"
+#: The database of that file.
+SPILL = "spill"
 
 
 def silent() -> duckdb.DuckDBPyConnection:
@@ -74,7 +80,7 @@ def _private_folder(con: duckdb.DuckDBPyConnection) -> str:
 
 
 def connect(
-    lake: Path, *, lock: bool = True, grouped: bool = True, held: bool = True, keep: bool = False,
+    lake: Path, *, lock: bool = True, grouped: bool = True, held: bool = True, keep: bool = False, bound: bool = False,
     ahead: Days | None = None,
 ) -> duckdb.DuckDBPyConnection:  # fmt: skip
     """Open an in-memory DuckDB with the canonical views over `lake`, as of its last commit.
@@ -88,6 +94,7 @@ def connect(
         grouped: define the views that group `facts`, too; without, `define_grouping` does it later.
         held: keep the files as they are. Not where the caller holds the lake's lock, as his own commit moves them.
         keep: read a tiny lake once, and keep its views as tables.
+        bound: of a large lake take no more memory than MEMORY; what does not fit goes to a private folder.
         ahead: the first and the last day (UTC; None is any) whose files will be read anyway: of a lake in a bucket they
             come together, several at once, and every other file when it is asked for.
 
@@ -103,7 +110,7 @@ def connect(
             weakref.finalize(con, reading.release)
         else:
             reading.release()
-        _open(con, lake, reading, lock=lock, ahead=ahead)
+        _open(con, lake, reading, lock=lock, bound=bound, ahead=ahead)
         _define_tables(con, reading, keep=keep)
     except BaseException:
         reading.release()
@@ -136,11 +143,15 @@ def connect_to(lake: Path, files: Mapping[str, Sequence[str]], threads: int) -> 
     return con
 
 
-def _open(con: duckdb.DuckDBPyConnection, lake: Path, reading: Reading, *, lock: bool, ahead: Days | None) -> None:
+def _open(
+    con: duckdb.DuckDBPyConnection, lake: Path, reading: Reading, *, lock: bool, bound: bool, ahead: Days | None
+) -> None:
     con.execute("set timezone = 'UTC'")
     con.execute("set variable lake = $lake", {"lake": _plain(str(lake))})
     folders = reading.attach(con, ahead)
     set_files(con, {table: reading.of(table) for table in TABLES})
+    if bound and not reading.within(LARGE):
+        _bound(con)
     if lock:
         con.execute("set allowed_directories = $1", [[*folders, *map(_plain, folders)]])
         con.execute("set enable_external_access = false")
@@ -167,6 +178,31 @@ def set_files(con: duckdb.DuckDBPyConnection, files: Mapping[str, Sequence[str]]
     con.execute("set variable lake_files = $files", {"files": {t: [_plain(p) for p in files[t]] for t in files}})
 
 
+def _bound(con: duckdb.DuckDBPyConnection) -> None:
+    """Bound the memory: what does not fit goes to the connection's private folder.
+
+    Without such a folder memory is what it takes.
+    """
+    import duckdb
+
+    found = con.execute("select current_setting('temp_directory')").fetchone()
+    folder = str(found[0] or "") if found else ""
+    with suppress(duckdb.Error):
+        if folder:
+            con.execute(f"attach {_literal(f'{folder}/{SPILL}.db')} as {SPILL}")
+            con.execute(f"set memory_limit = '{MEMORY}'")
+            con.execute("set preserve_insertion_order = false")
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def has_spill(con: duckdb.DuckDBPyConnection) -> bool:
+    """Whether the connection has a file for what it keeps."""
+    return con.execute("from duckdb_databases() where database_name = $1", [SPILL]).fetchone() is not None
+
+
 def keep_view(con: duckdb.DuckDBPyConnection, name: str, condition: str = "") -> None:
     """Turn a view into a table of the connection, seen under the view's name."""
     con.execute(f"create or replace table kept_{name} as select * from {name}{condition}")
@@ -174,8 +210,11 @@ def keep_view(con: duckdb.DuckDBPyConnection, name: str, condition: str = "") ->
 
 
 def kept(con: duckdb.DuckDBPyConnection) -> set[str]:
-    """The views that are tables of the connection."""
-    found = con.execute("select table_name from duckdb_tables() where starts_with(table_name, 'kept_')").fetchall()
+    """The views that are tables of the connection, or of its file."""
+    found = con.execute(
+        "select table_name from duckdb_tables() where starts_with(table_name, 'kept_')"
+        " union all select view_name from duckdb_views() where starts_with(view_name, 'kept_')"
+    ).fetchall()
     return {name.removeprefix("kept_") for (name,) in found}
 
 

@@ -107,6 +107,8 @@ def alarms(con: duckdb.DuckDBPyConnection) -> list[Warning]:
 
 
 def _counted_once(con: duckdb.DuckDBPyConnection) -> list[Warning]:
+    if not rows(con, "select exists(from copied_ranges) as any_copy")[0]["any_copy"]:
+        return []
     found = rows(con, _COPIES)
     if not found:
         return []

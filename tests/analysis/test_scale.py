@@ -1,0 +1,81 @@
+"""A large lake, summed up day by day in bounded memory, answers as it does at once; days before --since stay closed."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tracelens import api
+from tracelens.analysis import selection
+from tracelens.lake import connection
+
+ROOT = Path(__file__).parent.parent.parent
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "benchmarks").is_dir(), reason="benchmarks are beside the package, not in it"
+)
+DAYS = 3
+ASKED: dict[str, dict[str, Any]] = {"gap": {"claim": "alpha=.6,rho=.1,k=5"}, "gate": {}}
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from benchmarks.lakes import lake
+
+    place = tmp_path_factory.mktemp("lakes") / "lake"
+    assert 20_000 < lake(place, 20_000, days=DAYS) < 30_000
+    return place
+
+
+def differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
+    """Where two answers are not the same to 1e-9: their sums are of other parts."""
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        for key in one:
+            yield from differences(one[key], other[key], f"{where}.{key}")
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for i, pair in enumerate(zip(one, other, strict=True)):
+            yield from differences(*pair, f"{where}[{i}]")
+    elif isinstance(one, float) and isinstance(other, float):
+        if not math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12):
+            yield f"{where}: {one} {other}"
+    elif one != other:
+        yield f"{where}: {one} {other}"
+
+
+def as_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is kept of a lake that only a small one has room for."""
+    monkeypatch.setattr(connection, "TINY", 0)
+    monkeypatch.setattr(selection, "SMALL", 0)
+
+
+def test_day_by_day_and_bounded_is_the_same(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {name: json.loads(getattr(api.open_lake(lake), name)(**how).to_json()) for name, how in ASKED.items()}
+    assert len(asked["gate"]["strata"]) == 5
+    made: list[str] = []
+    as_large(monkeypatch)
+    monkeypatch.setattr(connection, "LARGE", 0)
+    monkeypatch.setattr(selection, "LOT", 1)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    lots = selection._lots
+    monkeypatch.setattr(selection, "_lots", lambda con: made.extend(lots(con)) or lots(con))
+    for name, how in ASKED.items():
+        found = json.loads(getattr(api.open_lake(lake), name)(**how).to_json())
+        assert list(differences(asked[name], found)) == []
+    assert len(made) == (DAYS + 1) * len(ASKED)
+    assert list(tmp_path.iterdir()) == []  # what was kept is gone
+
+
+def test_days_before_since_stay_closed(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.lakes import FIRST_DAY, SERVERS
+    from benchmarks.scale import _files
+
+    as_large(monkeypatch)
+    last = FIRST_DAY + dt.timedelta(DAYS - 1)
+    assert _files(lake, None) == (DAYS * len(SERVERS) + 1, DAYS * len(SERVERS) + 1)
+    assert _files(lake, str(last)) == (len(SERVERS), DAYS * len(SERVERS) + 1)
