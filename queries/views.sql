@@ -202,7 +202,10 @@ with scraped as (
 ), stood as (
   select w.source_id, w.source_line, w.surface, w.ts_start, w.ts_end, w.counters, w.counters_since,
          -- What has grown from nothing: a first value, or the first behind a new start.
-         ts_start is null or coalesce(w.drafted = w.counters[4], w.generated_tokens = w.counters[13], false) as is_first,
+         ts_start is null
+         or (coalesce(w.drafted = w.counters[4], true) and coalesce(w.generated_tokens = w.counters[13], true)
+             and coalesce(w.prompt_tokens = w.counters[14], true)
+             and coalesce(w.drafted, w.generated_tokens, w.prompt_tokens) is not null) as is_first,
          hash(w.engine, w.surface, w.replica, w.model, w.task_type,
               coalesce(w.counters_since::varchar,
                        concat_ws(' ', coalesce(s.scope, w.run_id), coalesce(w.process, ''), 'not told'))) as process

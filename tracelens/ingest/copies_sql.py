@@ -49,9 +49,11 @@ _COUNTS = (
 _SPENT = "coalesce(decode_us, e2e_us, ttft_us, tpot_us::bigint)"
 # A line about drafts has its load from the line before it: the first of a copy may lack it.
 _LOAD = ", ".join(f"case when drafted is null then {c} end" for c in ("running", "waiting", "kv_cache_usage"))
+# Two servers that draft nothing count nothing alike but this.
+_TOKENS = ", ".join(f"case when coalesce(drafted, 0) = 0 then {c} end" for c in ("generated_tokens", "prompt_tokens"))
 _WINDOW = (
     "engine, surface, process, coalesce(drafted, rounds, plain_steps), accepted, v0_matched, preemptions,"
-    f" draft_ms_per_token, {_LOAD}, {_TIMES}"
+    f" draft_ms_per_token, {_LOAD}, {_TOKENS}, {_TIMES}"
 )
 
 # Left out: what a row takes from its run or from options, and what is derived from rows around it (a copy may begin
