@@ -126,6 +126,7 @@ def test_two_crashes_in_a_row(lake: Path) -> None:
         for _ in buckets.crashes(lambda: Store(lake), buckets.step(3)):
             assert seen(lake) in (["old"], ["new"])
         assert seen(lake) == seen_bare(lake)
+        Store(lake)._recover()
         assert buckets.leftovers(lake) == set()
         put(lake, a="old")
 
