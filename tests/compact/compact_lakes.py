@@ -109,7 +109,7 @@ def answers(lake: Path, *names: str) -> dict[str, list[dict[str, Any]]]:
     out = {}
     con = connect(lake, keep=True)
     try:
-        for name in _KEPT:
+        for name in _KEPT if len(names) != 1 else ():
             keep_view(con, name)
         for name in names or sorted(p.name[:-4] for p in (room("queries")).iterdir() if p.name != "views.sql"):
             cursor = con.execute((room("queries") / f"{name}.sql").read_text(encoding="utf-8"))
