@@ -12,8 +12,8 @@
 --   step_gain         share of the shared steps' time that would go if this class ran elsewhere: its positions x what a
 --                     position adds to the verify pass; NULL where draft lengths or batches do not tell that
 --   verify_ms_per_position  what one more verified position of a step adds to its verify pass, ms (slope within runs)
--- Basis: rounds; weighted; steps with prefill are left out of times. What is told of steps is told by one step in so many
--- where there are more than two million rounds; mixed_steps and mixed_rounds are scaled up then.
+-- Basis: rounds; weighted; steps with prefill are left out of times. Beyond two million rounds one step in so many
+-- tells what is told of steps; mixed_steps and mixed_rounds are scaled up then.
 with rate as (
   select greatest(1, sum(records) // 1000000)::bigint as every from held where grain = 'round'
 ), wholes as (
@@ -54,8 +54,8 @@ with rate as (
   group by grouping sets ((stratum), ())
 ), met as (
   -- Every shared step once for each stratum in it.
-  select stratum, any_value(every) * count(*) as steps, sum(step_positions) as positions, sum(step_emitted) as emitted,
-         sum(whole_ms) as step_ms
+  select stratum, any_value(every) * count(*) as steps, sum(step_positions) as positions,
+         sum(step_emitted) as emitted, sum(whole_ms) as step_ms
   from (select distinct stratum, run_id, step_id, step_positions, step_emitted, whole_ms, every from joined
         where is_mixed)
   group by stratum

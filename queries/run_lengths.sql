@@ -1,5 +1,6 @@
 -- Question: how long are the runs of accepted drafts, from which any other draft length can be replayed?
--- Inputs: views strata, held. Variables: replay_seed (default 7), replay_rounds (rounds that make a trace long enough, 20).
+-- Inputs: views strata, held. Variables: replay_seed (default 7), replay_rounds (rounds that make a trace long enough,
+-- 20).
 -- Output, one row a stratum (all: stratum IS NULL) and bucket of independent units:
 --   trace_k          K of the runs that were taken: the longest with enough rounds of more than one request in effect,
 --                    else the longest of more than one, else the longest
@@ -32,7 +33,8 @@ with setting as (
          num_speculative_tokens as told_k,
          hash(run_id, request_id, round_index, source_id, source_line, seed) / 18446744073709551616.0 as draw
   from strata, setting, rate
-  where grain = 'round' and (every = 1 or hash(hash(hash(run_id, request_id))) % every = 0) and request_id is not null and drafted is not null and accepted is not null and weight = 1
+  where grain = 'round' and (every = 1 or hash(hash(hash(run_id, request_id))) % every = 0)
+        and request_id is not null and drafted is not null and accepted is not null and weight = 1
         and num_draft_nodes is null and run_id not in (from parallel)
         and not coalesce(regexp_matches(lower(method), 'ngram|suffix|lookup|medusa|hydra|tree|dflash|parallel'), false)
 ), lengths as (
