@@ -57,8 +57,8 @@ with rate as (
   group by grouping sets ((stratum), ())
 ), met as (
   -- Every shared step once for each stratum in it.
-  select stratum, any_value(every) * count(*) as steps, sum(step_positions) as positions, sum(step_emitted) as emitted,
-         sum(whole_ms) as step_ms
+  select stratum, any_value(every) * count(*) as steps, sum(step_positions) as positions,
+         sum(step_emitted) as emitted, sum(whole_ms) as step_ms
   from (select distinct stratum, run_id, step_id, step_positions, step_emitted, whole_ms, every from joined
         where is_mixed)
   group by stratum

@@ -692,7 +692,8 @@ having sum(hist[j + 1]) > 0;
 create or replace view alike_rounds as
 with told as (
   select *, weight * step_share as share,
-         case when rounds is null then 1 else 0 end + case when drafted is null then 2 when drafted = 0 then 4 else 0 end
+         case when rounds is null then 1 else 0 end
+           + case when drafted is null then 2 when drafted = 0 then 4 else 0 end
            + case when drafted_timed is null then 8 else 0 end
            + case when has_prefill is null then 16 when has_prefill then 32 else 0 end
            + case when request_id is null then 64 else 0 end + case when is_profiled(surface) then 128 else 0 end
@@ -734,8 +735,8 @@ from sums;
 -- context. rolled_*: the requests that a unit of rolled-up rows stands for; NULL where the unit is one request.
 -- n, plain, d, a, e: counts (a_of_x: accepted where x is known); dt..tn: times without prefill steps and what
 -- they stand for; w: request-rounds with any time; f*: rounds that tell how verify time grows with the draft. shaped_n,
--- near_n, rolled_back: rounds of requests whose lengths are known, those with (almost) nothing kept, and with a rollback;
--- shared_, near_: engine time of all rounds and of those near-K, a step counted once.
+-- near_n, rolled_back: rounds of requests whose lengths are known, those with (almost) nothing kept, and with a
+-- rollback; shared_, near_: engine time of all rounds and of those near-K, a step counted once.
 create or replace view unit_sums as
 with rows_of as (
   from alike_rounds
