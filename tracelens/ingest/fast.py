@@ -13,10 +13,11 @@ import datetime as dt
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracelens.engines.base import Reject
 from tracelens.engines.generic import rules
 from tracelens.ingest.fast_sql import Statement, statement
 from tracelens.ingest.rows import Naming
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from tracelens.ingest.redact import Redaction
     from tracelens.ingest.sift import Sifted
 
+# What a run has from its rows when all of them agree.
+RUN_FACTS = ("model", "draft_model", "method", "num_speculative_tokens", "forced_acceptance")
 # Below this the start of DuckDB costs more than it saves.
 SMALLEST = 1 << 20
 _SAMPLE_LINES = 64
@@ -73,16 +76,21 @@ class Scan:
     compression: str
     prefixes: dict[int, str]
     text_sha256: str | None = None
+    problems: tuple[Reject, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Rows written by the fast road, and the lines left out with the identity that each breaks."""
+    """Rows written by a fast road, and the lines left out with the identity that each breaks.
+
+    `offsets`: where these lines begin, as far as that is known.
+    """
 
     table: str
     rows: int
     runs: tuple[Mapping[str, Any], ...]
     faults: tuple[tuple[int, str], ...]
+    offsets: Mapping[int, int] = field(default_factory=dict)
 
 
 class Unproved(Exception):  # noqa: N818 - no failure: another road reads the file
@@ -168,18 +176,22 @@ def _stamps(
     return None
 
 
-def figures(stream: BlockStream) -> Scan:
+def figures(stream: BlockStream, *, broken: bool = False) -> Scan:
     """What the ledger wants to know of a stream that was read to its end.
+
+    Args:
+        stream: the stream.
+        broken: a broken end and over-long lines are problems of the scan; else another road is for them.
 
     Raises:
         Unproved: the bytes themselves are not clean (a broken stream, an over-long line, UTF-16, no text).
     """
     readable = stream.compression in ("none", "gzip", "zstd") and stream.encoding.startswith("utf-8")
-    if stream.problems or stream.binary or not readable:
+    if (stream.problems and not broken) or stream.binary or not readable:
         raise Unproved("bytes")
     return Scan(
         stream.sha256, stream.bytes, stream.lines, stream.encoding, stream.compression, dict(stream.prefix_sha256),
-        stream.text_sha256,
+        stream.text_sha256, tuple(stream.problems),
     )  # fmt: skip
 
 
@@ -223,7 +235,6 @@ def write(
     sifted: Sifted | None = None,
     *,
     counted: bool = False,
-    filled: Sequence[str] = (),
     redaction: Redaction | None = None,
 ) -> Written:
     """Write the rows of a file below `staging`.
@@ -237,7 +248,6 @@ def write(
         staging: folder of the transaction.
         sifted: what `sift` made of a file that is not clean.
         counted: there are rows of steps elsewhere, so that no share of a step may come from its rows here alone.
-        filled: columns that every row must have; the lines were not decoded by a strict type (hunt.py).
         redaction: how ids are hashed; None keeps them.
 
     Raises:
@@ -248,10 +258,7 @@ def write(
     import duckdb
 
     path, compression = (str(file.path), found.compression) if sifted is None else (str(sifted.path), "none")
-    rows = statement(
-        path, compression, shape, constants, naming,
-        sifted=sifted is not None, guarded=bool(filled), redaction=redaction,
-    )  # fmt: skip
+    rows = statement(path, compression, shape, constants, naming, sifted=sifted is not None, redaction=redaction)
     # A folder of its own: other processes stage in the same transaction, perhaps a copy of the same file.
     with tempfile.TemporaryDirectory(prefix="fast-", dir=staging) as temporary:
         folder = Path(temporary)
@@ -261,8 +268,6 @@ def write(
             written, steps, runs, days = _copied(con, rows, shape, naming.source_id, folder, one_day=one_day)
             if counted and steps:
                 raise Unproved("a step in two places")
-            if filled and (written != found.lines or not _filled(con, folder, filled, written)):
-                raise Unproved("a key that is missing")
             faults = _faults(con, rows, found.lines - written - (sifted.holes if sifted else 0))
         except duckdb.Error as error:
             raise Unproved(type(error).__name__) from None
@@ -297,14 +302,6 @@ def _copied(
         _copy(con, rows, shape.table, stem, folder, False)
     count, by_count = row or (0, 0)
     return count, by_count, runs, days
-
-
-def _filled(con: duckdb.DuckDBPyConnection, folder: Path, columns: Sequence[str], rows: int) -> bool:
-    """Whether no row lacks one of the columns."""
-    counts = ", ".join(f"count({c})" for c in dict.fromkeys(columns))
-    plain = _SPECIAL.sub(r"[\1]", _quoted(folder))
-    row = con.execute(f"select {counts} from read_parquet('{plain}/**/*.parquet')").fetchone()
-    return row is not None and all(n == rows for n in row)
 
 
 def _copy(con: duckdb.DuckDBPyConnection, rows: Statement, kind: str, stem: str, folder: Path, one_day: bool) -> None:
@@ -349,8 +346,7 @@ def _one_day(file: SourceFile, shape: Shape) -> bool:
 def _runs(con: duckdb.DuckDBPyConnection, shape: Shape, files: str) -> tuple[Mapping[str, Any], ...]:
     """The runs of the rows, with what all rows of a run agree on."""
     same = ", ".join(
-        f"case when min({c}) = max({c}) and count({c}) = count(*) then min({c}) end as {c}"
-        for c in ("model", "draft_model", "method", "num_speculative_tokens", "forced_acceptance")
+        f"case when min({c}) = max({c}) and count({c}) = count(*) then min({c}) end as {c}" for c in RUN_FACTS
     )
     result = con.execute(
         f"select run_id, engine, max({DAY_OF[shape.table]}) as ended, {same} from read_parquet({files}) "

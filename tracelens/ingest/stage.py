@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens import __version__, logs
 from tracelens.engines.base import Context, Engine, Parsed, Reject, Tables
-from tracelens.ingest import fast, hunt
+from tracelens.ingest import fast
 from tracelens.ingest.guard import faults, guarded
 from tracelens.ingest.holdings import held_by
 from tracelens.ingest.labels import Labels
@@ -115,6 +115,12 @@ def _fast(job: Job, engines: Sequence[Engine], labels: Labels) -> Staged | None:
         return None
     out = Staged(file.name, file.folder_key, None)
     try:
+        walked = _walked(job, head, shape, engines, labels, out)
+        if walked is not None:
+            return walked
+    except fast.Unproved as why:
+        logs.info(log, "decoded", source=file.name, because=why)
+    try:
         return _clean(job, shape, out)
     except fast.Unproved as why:
         logs.info(log, "sifted", source=file.name, because=why)
@@ -135,28 +141,57 @@ def _is_known(job: Job, sha256: str, out: Staged) -> bool:
     return sha256 in job.known
 
 
+def _walked(
+    job: Job, head: bytes, shape: fast.Shape, engines: Sequence[Engine], labels: Labels, out: Staged
+) -> Staged | None:
+    """Lines of one form by the quickest road, the others one by one; None where the first lines are of no form."""
+    from tracelens.ingest import quick
+
+    plan = quick.plan_of(head, shape)
+    if plan is None:
+        return None
+    found = quick.scan(job.file, job.checkpoints)
+    if _is_known(job, found.sha256, out):
+        return out
+    others = _reading_of(found, engines)
+    finder = LineFinder([n for e in engines for n in (*e.needles, *e.json_keys)])
+    slow = 0
+
+    def take(bad: Sequence[BadLine]) -> None:
+        nonlocal slow
+        slow += len(bad)
+        read_lines(relevant(bad, finder), engines, others)
+
+    def naming() -> Naming:
+        if plan.table == "rounds":
+            _with_step(others)
+        return _governed(_naming(job, found.sha256), others)
+
+    written = quick.write(job.file, plan, found, job.columns, naming, job.staging, take, job.redaction)
+    slow += len(written.faults)
+    logs.info(
+        log, "lines one by one" if slow else "all by the fast road", source=job.file.name, lines=found.lines, slow=slow
+    )
+    others.rejects += found.problems
+    others.rejects += _broken(written, written.offsets)
+    return _write(job, others, engines, labels, out, written)
+
+
+def _broken(written: fast.Written, offsets: Mapping[int, int]) -> list[Reject]:
+    """The lines that break an identity."""
+    surface = _surface(written.table)
+    return [Reject(line, f"identity broken: {why}", surface, offsets[line]) for line, why in written.faults]
+
+
 def _clean(job: Job, shape: fast.Shape, out: Staged) -> Staged:
     """All lines by the fast road."""
     if not shape.uniform:
         raise fast.Unproved("lines of several forms")
-    filled: Sequence[str] = hunt.filled(shape) if hunt.applies(shape) else ()
-    try:
-        if not filled:
-            raise fast.Unproved("keys of its own")
-        found = hunt.scan(job.file, shape, job.checkpoints)
-        if _is_known(job, found.sha256, out):
-            return out
-        naming = _naming(job, found.sha256)
-        written = fast.write(
-            job.file, shape, found, job.columns, naming, job.staging, filled=filled, redaction=job.redaction
-        )
-    except fast.Unproved as why:
-        logs.debug(log, "decoded line by line", source=job.file.name, because=why)
-        found = fast.scan(job.file, shape, job.checkpoints)
-        if _is_known(job, found.sha256, out):
-            return out
-        naming = _naming(job, found.sha256)
-        written = fast.write(job.file, shape, found, job.columns, naming, job.staging, redaction=job.redaction)
+    found = fast.scan(job.file, shape, job.checkpoints)
+    if _is_known(job, found.sha256, out):
+        return out
+    naming = _naming(job, found.sha256)
+    written = fast.write(job.file, shape, found, job.columns, naming, job.staging, redaction=job.redaction)
     runs = run_rows_of(written.runs, naming, job.columns)
     write_table("runs", runs, place_in(job.staging), naming.source_id)
     rows = {written.table: written.rows, "runs": runs.height}
@@ -202,9 +237,7 @@ def _sifted(job: Job, shape: fast.Shape, engines: Sequence[Engine], labels: Labe
     logs.info(log, "lines one by one", source=job.file.name, lines=found.lines, slow=sifted.holes)
     reading = _reading_of(found, ())
     reading.parsed, reading.rejects = others.parsed, others.rejects
-    at = offsets(job.file, [line for line, _ in written.faults])
-    surface = _surface(written.table)
-    reading.rejects += [Reject(line, f"identity broken: {why}", surface, at[line]) for line, why in written.faults]
+    reading.rejects += _broken(written, offsets(job.file, [line for line, _ in written.faults]))
     _write(job, reading, engines, labels, out, written)
     return out
 
