@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.abc
 import os
 import sys
 from collections.abc import Sequence
@@ -22,7 +23,23 @@ PIPE_CLOSED = 141  # as every Unix tool whose reader went away
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code (CLI contract)."""
+    without_pandas()
     sys.exit(run(sys.argv[1:] if args is None else args))
+
+
+class _NoPandas(importlib.abc.MetaPathFinder):
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("tracelens does without pandas", name="pandas")
+
+
+def without_pandas() -> None:
+    """Where pandas is installed, pyarrow loads it (0.3 s of CPU) to see whether an array is one of its own: never here.
+
+    For processes of ours only, not for programs that import tracelens.
+    """
+    if "pandas" not in sys.modules:
+        sys.meta_path.insert(0, _NoPandas())
 
 
 def run(args: Sequence[str]) -> int:

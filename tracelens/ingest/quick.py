@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _SAMPLE_LINES = 64
 # Two steps of memory per line and key: a block must fit the caches of a core, and not be all overhead.
 _BLOCK = 2 << 20
+_PIECE = 1 << 18  # of a file that is only hashed: it stays in the cache, and its memory is not given back and fetched
 # More lines of other forms than one in so many: then the other roads are quicker.
 _MOST_OTHERS = 8
 _FEW = 16
@@ -105,7 +106,7 @@ def scan(file: SourceFile, checkpoints: Sequence[int]) -> Scan:
     Raises:
         Unproved: it is no text in UTF-8.
     """
-    with BlockStream(file, checkpoints=checkpoints) as stream:
+    with BlockStream(file, block_bytes=_PIECE, checkpoints=checkpoints) as stream:
         for _ in stream:
             pass
     return figures(stream, broken=True)
