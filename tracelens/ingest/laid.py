@@ -16,8 +16,9 @@ import polars as pl
 import pyarrow as pa
 
 from tracelens.engines.generic import rules
-from tracelens.ingest.fast import RUN_FACTS, Unproved, Written
+from tracelens.ingest.fast import RUN_FACTS, Unproved, Written, broken_identity
 from tracelens.ingest.fast_sql import names_in
+from tracelens.ingest.refused import Refused
 from tracelens.ingest.walk import Places, Same
 from tracelens.lake.parquet import ROW_GROUP, rows_writer
 from tracelens.lake.schema import DAY_OF, NO_DAY, table
@@ -55,8 +56,7 @@ class Laid:
         self._redaction = redaction
         self._parts: list[tuple[dict[str, Any], Places, Places]] = []
         self._rows = self._written = 0
-        self._faults: list[tuple[int, str]] = []
-        self._offsets: dict[int, int] = {}
+        self._faults = Refused()
         self._runs: dict[tuple[str, str], dict[str, Any]] = {}
         self._coded: frozenset[str] | None = None  # columns written by their dictionary
         self._days: dict[int | None, list[pa.Table]] = {}
@@ -91,7 +91,7 @@ class Laid:
             target.parent.mkdir(parents=True, exist_ok=True)
             self._path(day).replace(target)
         runs = tuple(self._runs[key] for key in sorted(self._runs))
-        return Written(self._name, self._written, runs, tuple(self._faults), self._offsets)
+        return Written(self._name, self._written, runs, self._faults)
 
     def _flush(self) -> None:
         if not self._rows:
@@ -129,8 +129,8 @@ class Laid:
         mask = good.to_numpy() if len(good) == frame.height else np.repeat(good.to_numpy(), frame.height)
         why = [pl.when(pl.sql_expr(sql).not_()).then(pl.lit(label)) for label, sql in held]
         lost = frame.filter(~mask).select("line", pl.coalesce(why).alias("why"))
-        self._faults += lost.iter_rows()
-        self._offsets |= zip(lost["line"].to_list(), offsets[~mask].tolist(), strict=True)
+        for (line, label), offset in zip(lost.iter_rows(), offsets[~mask].tolist(), strict=True):
+            self._faults.append(broken_identity(line, label, self._name, offset))
         return mask
 
     def _own(self, columns: Mapping[str, Any], lines: Places) -> dict[str, Any]:

@@ -35,9 +35,9 @@ _SAMPLE_LINES = 64
 # Two steps of memory per line and key: a block must fit the caches of a core, and not be all overhead.
 _BLOCK = 2 << 20
 _PIECE = 1 << 18  # of a file that is only hashed: it stays in the cache, and its memory is not given back and fetched
-# More lines of other forms than one in so many: then the other roads are quicker.
+# More rows of other forms than one in so many: then the other roads are quicker, and hold fewer of them in memory.
 _MOST_OTHERS = 8
-_FEW = 16
+_FEW = 4096
 # Lines that wait to be read one by one.
 _WAITING_LINES, _WAITING_BYTES = 4096, 4 << 20
 
@@ -92,7 +92,11 @@ def plan_of(head: bytes, shape: Shape) -> Plan | None:
             points.add(key)
     if len(set(columns.values())) < len(columns) or _by_steps(shape.table, set(columns.values())):
         return None
-    return Plan(shape.table, form.with_points(points), columns, stamps, shape.ts_basis)
+    form = form.with_points(points)
+    cut = Walker(form).cut(head)
+    if 2 * len(cut.taken) < len(cut.starts):
+        return None  # numbers too long for it
+    return Plan(shape.table, form, columns, stamps, shape.ts_basis)
 
 
 def _by_steps(name: str, columns: Collection[str]) -> bool:
@@ -119,7 +123,7 @@ def write(
     constants: Mapping[str, Any],
     naming: Callable[[], Naming],
     staging: Path,
-    take: Callable[[Sequence[BadLine]], None],
+    take: Callable[[Sequence[BadLine]], int],
     redaction: Redaction | None = None,
 ) -> Written:
     """Write the rows of a file below `staging`, and hand on the lines that are not of its form.
@@ -131,7 +135,7 @@ def write(
         constants: canonical columns set for all rows; none of them is a key of the file.
         naming: names the runs, as far as the lines handed on tell.
         staging: folder of the transaction.
-        take: called with the lines that are to be read one by one.
+        take: called with the lines that are to be read one by one; gives the rows that such lines have made so far.
         redaction: how ids are hashed; None keeps them.
 
     Raises:
@@ -168,15 +172,15 @@ def _blocks(
         Unproved: too few lines are of the form, or the file is no more what it was.
     """
     walker = Walker(plan.form)
-    lines = others = 0
+    lines = 0
     with BlockStream(file, block_bytes=_BLOCK, figures=False) as stream:
         for block in stream:
             cut = walker.cut(block.data)
             columns, right = _columns(plan, cut)
             lines += len(cut.starts)
-            others += waiting.add(block, cut, right)
-            if others > _FEW and others * _MOST_OTHERS > lines:
-                raise Unproved("many lines of other forms")
+            waiting.add(block, cut, right)
+            if waiting.rows > _FEW and waiting.rows * _MOST_OTHERS > lines:
+                raise Unproved("many rows of other forms")
             if right.all():
                 yield block, cut, cut.taken, columns
             else:
@@ -188,13 +192,14 @@ def _blocks(
 class _Waiting:
     """Lines that are to be read one by one, some thousands at once."""
 
-    def __init__(self, take: Callable[[Sequence[BadLine]], None]) -> None:
+    def __init__(self, take: Callable[[Sequence[BadLine]], int]) -> None:
+        self.rows = 0  # that they have made
         self._take = take
         self._lines: list[BadLine] = []
         self._bytes = 0
 
-    def add(self, block: Block, cut: Cut, right: Any) -> int:
-        """Keep the lines of a block that were not taken, or hold a value that is not right; how many they are."""
+    def add(self, block: Block, cut: Cut, right: Any) -> None:
+        """Keep the lines of a block that were not taken, or hold a value that is not right."""
         others = cut.others if right.all() else np.sort(np.concatenate((cut.others, cut.taken[~right])))
         for i in others.tolist():
             start, end = int(cut.starts[i]), int(cut.ends[i])
@@ -204,12 +209,11 @@ class _Waiting:
                 self._bytes += len(data)
         if len(self._lines) >= _WAITING_LINES or self._bytes >= _WAITING_BYTES:
             self.hand_on()
-        return len(others)
 
     def hand_on(self) -> None:
         """Have them read."""
         if self._lines:
-            self._take(self._lines)
+            self.rows = self._take(self._lines)
             self._lines, self._bytes = [], 0
 
 

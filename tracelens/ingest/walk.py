@@ -108,7 +108,7 @@ def form_of(lines: Sequence[bytes], fixed: Collection[str] = ()) -> tuple[Form, 
     """
     forms = [(form, line) for line in lines if (form := _form(line, fixed)) is not None]
     form, count = Counter(f for f, _ in forms).most_common(1)[0] if forms else (None, 0)
-    return next((pair for pair in forms if pair[0] == form), None) if 2 * count > len(lines) else None
+    return next((pair for pair in forms if pair[0] == form), None) if 0 < 2 * count >= len(lines) else None
 
 
 def _form(line: bytes, fixed: Collection[str]) -> Form | None:

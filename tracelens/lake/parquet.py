@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,6 +53,28 @@ def write_table(name: str, frame: pl.DataFrame, place: Callable[[str], Path], st
         folder = NO_DAY if value is None else value.isoformat()
         write_arrow(to_arrow(name, part), place(f"{name}/date={folder}/{stem}-0.parquet"))
     return frame.height
+
+
+def write_frames(name: str, frames: Iterable[pl.DataFrame], path: Path) -> int:
+    """Write rows of a table without days, frame by frame; no file where there are none.
+
+    Returns:
+        Rows written.
+    """
+    import pyarrow.parquet as pq
+
+    rows = 0
+    writer = None
+    try:
+        for frame in frames:
+            part = to_arrow(name, frame)
+            writer = writer or pq.ParquetWriter(path, part.schema, compression=COMPRESSION, compression_level=LEVEL)
+            writer.write_table(part, row_group_size=ROW_GROUP)
+            rows += part.num_rows
+    finally:
+        if writer is not None:
+            writer.close()
+    return rows
 
 
 def to_arrow(name: str, frame: pl.DataFrame) -> pa.Table:
