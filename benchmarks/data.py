@@ -50,8 +50,11 @@ def text_log(path: Path, size: int, relevant: float, seed: int = 1) -> None:
             second += 10
 
 
-def json_lines(path: Path, size: int, broken: float = 0.0, seed: int = 2) -> None:
-    """Canonical rounds, about 380 bytes a line, eight requests a step; a share `broken` of the lines is cut."""
+def json_lines(path: Path, size: int, broken: float = 0.0, seed: int = 2, cut: int | None = 100) -> None:
+    """Canonical rounds, about 380 bytes a line, eight requests a step; a share `broken` of the lines is cut.
+
+    They are cut behind `cut` bytes, or anywhere: what is cut late is a record that is refused, not any line.
+    """
     rng = random.Random(seed)
     written = step = 0
     tasks = [("summarise", 0.2), ("extraction", 0.0), ("writing", 0.9), ("chat", 0.7)]
@@ -73,5 +76,7 @@ def json_lines(path: Path, size: int, broken: float = 0.0, seed: int = 2) -> Non
                     "has_prefill": False,
                 }  # fmt: skip
                 line = json.dumps(row, separators=(",", ":"))
-                written += out.write(line[:100] + "\n" if rng.random() < broken else line + "\n")
+                if rng.random() < broken:
+                    line = line[: cut or rng.randrange(1, len(line))]
+                written += out.write(line + "\n")
             step += 1

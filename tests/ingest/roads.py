@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 
 from tracelens.engines import load
 from tracelens.ingest import fast
@@ -68,8 +69,19 @@ def road_of(said: list[str]) -> str:
     return SIFTED if any("lines one by one" in s for s in said) else SLOW
 
 
-def take(path: Path, staging: Path, *, quick: bool, adopt: Mapping[str, str] | None = None, **options: Any) -> Outcome:
-    """Stage a file; `quick` lets the fast roads try whatever its size, else they never do."""
+def take(
+    path: Path,
+    staging: Path,
+    *,
+    quick: bool,
+    walked: bool = True,
+    adopt: Mapping[str, str] | None = None,
+    **options: Any,
+) -> Outcome:
+    """Stage a file; `quick` lets the fast roads try whatever its size, else they never do.
+
+    Without `walked` the road that takes lines of one form apart does not try.
+    """
     chosen = IngestOptions(**options)
     columns, constants = parse_sets(chosen.sets)
     file = discover([str(path)])[0][0]
@@ -78,7 +90,9 @@ def take(path: Path, staging: Path, *, quick: bool, adopt: Mapping[str, str] | N
     before = fast.SMALLEST
     fast.SMALLEST = 0 if quick else 1 << 60
     try:
-        with heard() as said:
+        with heard() as said, pytest.MonkeyPatch.context() as patch:
+            if not walked:
+                patch.setattr("tracelens.ingest.quick.plan_of", lambda head, shape: None)
             staged = stage(job, ENGINES, Labels(None, (), constants))
     finally:
         fast.SMALLEST = before
@@ -104,9 +118,9 @@ def _cell(value: Any) -> Any:
     return value
 
 
-def agree(path: Path, folder: Path, **options: Any) -> tuple[Outcome, Outcome]:
+def agree(path: Path, folder: Path, *, walked: bool = True, **options: Any) -> tuple[Outcome, Outcome]:
     """Stage a file by the quick roads and by the slow one; both must leave the same."""
-    quick = take(path, folder / "quick", quick=True, **options)
+    quick = take(path, folder / "quick", quick=True, walked=walked, **options)
     slow = take(path, folder / "slow", quick=False, **options)
     assert slow.road == SLOW
     for name in TABLES:

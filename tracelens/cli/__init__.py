@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib.abc
 import os
 import sys
 from collections.abc import Sequence
@@ -25,7 +26,23 @@ def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code (CLI contract)."""
     # Imports make thousands of objects that stay: the collector's walks over them are a tenth of the start-up.
     gc.set_threshold(50_000, 20, 20)
+    without_pandas()
     sys.exit(run(sys.argv[1:] if args is None else args))
+
+
+class _NoPandas(importlib.abc.MetaPathFinder):
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("tracelens does without pandas", name="pandas")
+
+
+def without_pandas() -> None:
+    """Where pandas is installed, pyarrow loads it (0.3 s of CPU) to see whether an array is one of its own: never here.
+
+    For processes of ours only, not for programs that import tracelens.
+    """
+    if "pandas" not in sys.modules:
+        sys.meta_path.insert(0, _NoPandas())
 
 
 def run(args: Sequence[str]) -> int:

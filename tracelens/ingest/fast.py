@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracelens.engines.base import Reject
 from tracelens.engines.generic import rules
 from tracelens.ingest.fast_sql import Statement, statement
+from tracelens.ingest.refused import Refused
 from tracelens.ingest.rows import Naming
 from tracelens.ingest.typed import BARE, ZONED, columns_of, decoder, stamp_range
 from tracelens.lake.connection import silent
@@ -33,9 +35,12 @@ if TYPE_CHECKING:
     from tracelens.ingest.redact import Redaction
     from tracelens.ingest.sift import Sifted
 
+# What a run has from its rows when all of them agree.
+RUN_FACTS = ("model", "draft_model", "method", "num_speculative_tokens", "forced_acceptance")
 # Below this the start of DuckDB costs more than it saves.
 SMALLEST = 1 << 20
 _SAMPLE_LINES = 64
+_FAULTS = 1 << 14  # fetched at once
 _LEVEL = 1  # 7% less CPU than DuckDB's default for files 5% larger
 _MEMORY = "384MB"
 # Keys under which a line may carry another one (sources/records.py): such a file is for the slow road.
@@ -73,16 +78,17 @@ class Scan:
     compression: str
     prefixes: dict[int, str]
     text_sha256: str | None = None
+    problems: tuple[Reject, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Rows written by the fast road, and the lines left out with the identity that each breaks."""
+    """Rows written by a fast road, and the lines left out with the identity that each breaks."""
 
     table: str
     rows: int
     runs: tuple[Mapping[str, Any], ...]
-    faults: tuple[tuple[int, str], ...]
+    faults: Refused
 
 
 class Unproved(Exception):  # noqa: N818 - no failure: another road reads the file
@@ -168,18 +174,22 @@ def _stamps(
     return None
 
 
-def figures(stream: BlockStream) -> Scan:
+def figures(stream: BlockStream, *, broken: bool = False) -> Scan:
     """What the ledger wants to know of a stream that was read to its end.
+
+    Args:
+        stream: the stream.
+        broken: a broken end and over-long lines are problems of the scan; else another road is for them.
 
     Raises:
         Unproved: the bytes themselves are not clean (a broken stream, an over-long line, UTF-16, no text).
     """
     readable = stream.compression in ("none", "gzip", "zstd") and stream.encoding.startswith("utf-8")
-    if stream.problems or stream.binary or not readable:
+    if (stream.problems and not broken) or stream.binary or not readable:
         raise Unproved("bytes")
     return Scan(
         stream.sha256, stream.bytes, stream.lines, stream.encoding, stream.compression, dict(stream.prefix_sha256),
-        stream.text_sha256,
+        stream.text_sha256, tuple(stream.problems),
     )  # fmt: skip
 
 
@@ -223,7 +233,6 @@ def write(
     sifted: Sifted | None = None,
     *,
     counted: bool = False,
-    filled: Sequence[str] = (),
     redaction: Redaction | None = None,
 ) -> Written:
     """Write the rows of a file below `staging`.
@@ -237,7 +246,6 @@ def write(
         staging: folder of the transaction.
         sifted: what `sift` made of a file that is not clean.
         counted: there are rows of steps elsewhere, so that no share of a step may come from its rows here alone.
-        filled: columns that every row must have; the lines were not decoded by a strict type (hunt.py).
         redaction: how ids are hashed; None keeps them.
 
     Raises:
@@ -248,10 +256,7 @@ def write(
     import duckdb
 
     path, compression = (str(file.path), found.compression) if sifted is None else (str(sifted.path), "none")
-    rows = statement(
-        path, compression, shape, constants, naming,
-        sifted=sifted is not None, guarded=bool(filled), redaction=redaction,
-    )  # fmt: skip
+    rows = statement(path, compression, shape, constants, naming, sifted=sifted is not None, redaction=redaction)
     # A folder of its own: other processes stage in the same transaction, perhaps a copy of the same file.
     with tempfile.TemporaryDirectory(prefix="fast-", dir=staging) as temporary:
         folder = Path(temporary)
@@ -261,9 +266,8 @@ def write(
             written, steps, runs, days = _copied(con, rows, shape, naming.source_id, folder, one_day=one_day)
             if counted and steps:
                 raise Unproved("a step in two places")
-            if filled and (written != found.lines or not _filled(con, folder, filled, written)):
-                raise Unproved("a key that is missing")
-            faults = _faults(con, rows, found.lines - written - (sifted.holes if sifted else 0))
+            missing = found.lines - written - (sifted.holes if sifted else 0)
+            faults = _faults(con, rows, missing, shape.table)
         except duckdb.Error as error:
             raise Unproved(type(error).__name__) from None
         finally:
@@ -299,14 +303,6 @@ def _copied(
     return count, by_count, runs, days
 
 
-def _filled(con: duckdb.DuckDBPyConnection, folder: Path, columns: Sequence[str], rows: int) -> bool:
-    """Whether no row lacks one of the columns."""
-    counts = ", ".join(f"count({c})" for c in dict.fromkeys(columns))
-    plain = _SPECIAL.sub(r"[\1]", _quoted(folder))
-    row = con.execute(f"select {counts} from read_parquet('{plain}/**/*.parquet')").fetchone()
-    return row is not None and all(n == rows for n in row)
-
-
 def _copy(con: duckdb.DuckDBPyConnection, rows: Statement, kind: str, stem: str, folder: Path, one_day: bool) -> None:
     # A partitioned write costs a third more than one file (benchmarks/): only files that cross midnight pay for it.
     select, target, split = rows.good, "one.parquet", ""
@@ -320,14 +316,20 @@ def _copy(con: duckdb.DuckDBPyConnection, rows: Statement, kind: str, stem: str,
     )
 
 
-def _faults(con: duckdb.DuckDBPyConnection, rows: Statement, missing: int) -> tuple[tuple[int, str], ...]:
+def _faults(con: duckdb.DuckDBPyConnection, rows: Statement, missing: int, kind: str) -> Refused:
     """Lines that were left out because they break an identity; looked for only when rows are missing."""
-    if not missing:
-        return ()
-    found = con.execute(rows.faults, rows.values).fetchall()
-    if len(found) != missing:
+    refused = Refused()
+    found = con.execute(rows.faults, rows.values) if missing else None
+    while found is not None and (some := found.fetchmany(_FAULTS)):
+        refused.extend(broken_identity(line, why, kind) for line, why in some)
+    if len(refused) != missing:
         raise Unproved("rows and lines differ")
-    return tuple((line, why) for line, why in found)
+    return refused
+
+
+def broken_identity(line: int, why: str, kind: str, offset: int | None = None) -> Reject:
+    """The refusal of a row that breaks an identity of its table."""
+    return Reject(line, f"identity broken: {why}", f"generic.{kind.removesuffix('s')}", offset)
 
 
 def _one_day(file: SourceFile, shape: Shape) -> bool:
@@ -349,8 +351,7 @@ def _one_day(file: SourceFile, shape: Shape) -> bool:
 def _runs(con: duckdb.DuckDBPyConnection, shape: Shape, files: str) -> tuple[Mapping[str, Any], ...]:
     """The runs of the rows, with what all rows of a run agree on."""
     same = ", ".join(
-        f"case when min({c}) = max({c}) and count({c}) = count(*) then min({c}) end as {c}"
-        for c in ("model", "draft_model", "method", "num_speculative_tokens", "forced_acceptance")
+        f"case when min({c}) = max({c}) and count({c}) = count(*) then min({c}) end as {c}" for c in RUN_FACTS
     )
     result = con.execute(
         f"select run_id, engine, max({DAY_OF[shape.table]}) as ended, {same} from read_parquet({files}) "

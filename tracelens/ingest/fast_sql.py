@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens.engines.generic import rules
 from tracelens.ingest.rows import Naming
-from tracelens.ingest.typed import BARE, ZONED, columns_of
+from tracelens.ingest.typed import columns_of
 from tracelens.lake.schema import DAY_OF, Column, table
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ def statement(
     naming: Naming,
     *,
     sifted: bool,
-    guarded: bool = False,
     redaction: Redaction | None = None,
 ) -> Statement:
     """The statement for one file.
@@ -55,15 +54,12 @@ def statement(
         naming: names the runs.
         sifted: rows that break an identity are left out (and are in `faults`) instead of ending the statement.
         redaction: how ids are hashed; None keeps them.
-        guarded: no strict type has seen the lines: numbers are read as doubles and looked at, and stamps too.
     """
     kind = shape.table
     types = columns_of(kind) | {k: "VARCHAR" for k in rules.stamp_columns(kind) if k in shape.texts}
     if shape.uniform and not sifted:
         # No row has another key (`fast.scan`).
         types = {k: types[k] for k in shape.keys if k in types}
-    if guarded:
-        types = {k: "DOUBLE" if t in ("INTEGER", "BIGINT") else t for k, t in types.items()}
     read = (
         f"select *, row_number() over () as source_line from read_json($path, format = 'newline_delimited', "
         f"columns = {_struct(types)}, maximum_object_size = 16777216, compression = '{compression}')"
@@ -73,21 +69,19 @@ def statement(
     values: dict[str, Any] = {"path": path, "source_id": naming.source_id}
     values |= {f"set_{c}": v for c, v in constants.items() if c in table(kind).names}
     columns = _typed(kind, shape, types, values, naming, redaction)
-    if guarded:
-        columns |= _guards(kind, shape, types)
     # A step is one of the run that the record names, whatever the lake calls it.
     own_run = "run_id" if "run_id" in types else "null::VARCHAR"
     listed = ", ".join(f"{sql} as {name}" for name, sql in columns.items())
     typed = f"select {listed}, {own_run} as own_run from ({read})"
     known = {name for name, sql in columns.items() if not sql.startswith("null::")}
-    facts = {f: sql for f, sql in rules.LIST_FACTS.get(kind, {}).items() if _names(sql) & set(columns) <= known}
+    facts = {f: sql for f, sql in rules.LIST_FACTS.get(kind, {}).items() if names_in(sql) & set(columns) <= known}
     more = "".join(f", {sql} as {f}" for f, sql in facts.items())
     # A rule over a column that no row has can't be broken.
     every = set(columns) | set(rules.LIST_FACTS.get(kind, {}))
     held = [
         (why, sql)
         for why, sql in rules.IDENTITIES[kind]
-        if _names(sql) & every <= known | set(facts) or "is not null" in sql
+        if names_in(sql) & every <= known | set(facts) or "is not null" in sql
     ]
     fault = "case " + " ".join(f"when not ({sql}) then '{_escaped(why)}'" for why, sql in held) + " end"
     with_facts = f"select *{more} from ({typed})"
@@ -98,30 +92,6 @@ def statement(
         f"select source_line, {fault} as fault from ({with_facts}) where ({fault}) is not null",
         values,
     )
-
-
-def _guards(kind: str, shape: Shape, types: Mapping[str, str]) -> dict[str, str]:
-    """Expressions that end the statement where a cell is not what a strict type would take."""
-    out: dict[str, str] = {}
-    for column, duck in zip(table(kind).columns, table(kind).duckdb_types().values(), strict=True):
-        name = column.name
-        spelled = [k for k, (of, _) in rules.time_columns(kind).items() if of == name and k in types]
-        if spelled:
-            # Three years; -0.3 us is no duration, though it rounds to one.
-            good = " and ".join(f"{k} between 0 and {1e14 / rules.time_columns(kind)[k][1]}" for k in spelled)
-            out[name] = f"if({good}, {_cell(kind, column, types)}, error('duration'))"
-            continue
-        if types.get(name) != "DOUBLE" or name in rules.stamp_columns(kind):
-            continue
-        good = f"{name} = floor({name}) and abs({name}) < 9007199254740992" if duck != "DOUBLE" else f"isfinite({name})"
-        out[name] = f"if({good}, {name}, error('number'))::{duck}"
-    form = (ZONED if shape.zoned else BARE).removeprefix("^").removesuffix(r"\Z")
-    for key, (column_name, _) in rules.stamp_columns(kind).items():
-        if key in types:
-            low, high = shape.ranges.get(key, (0.0, 0.0))
-            good = f"regexp_full_match({key}, '{form}')" if key in shape.texts else f"{key} between {low} and {high}"
-            out[column_name] = f"if({good}, {_stamp(kind, column_name, types)}, error('stamp'))"
-    return out
 
 
 def _escaped(text: str) -> str:
@@ -174,9 +144,9 @@ def _cell(kind: str, column: Column, types: Mapping[str, str]) -> str | None:
     return column.name if column.name in types and column.name not in rules.NOT_READ else None
 
 
-def _names(sql: str) -> set[str]:
+def names_in(sql: str) -> set[str]:
     """Words of an expression."""
-    return set(re.findall(r"[a-z_]+", sql))
+    return set(re.findall(r"[a-z_][a-z0-9_]*", sql))
 
 
 def _engine(types: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ the kind of exception and the place in our own code, never its text: that could 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from tracelens.engines.base import Reject
@@ -45,6 +45,6 @@ def guarded(reader: str, rejects: list[Reject], line: int = 0) -> Iterator[None]
         rejects.append(Reject(line, f"{FAULT}: reader {reader}: {type(error).__name__} at {place_of(error)}"))
 
 
-def faults(rejects: Sequence[Reject]) -> list[str]:
-    """The reasons of those rejects that are faults of ours, each once."""
-    return list(dict.fromkeys(r.reason for r in rejects if r.reason.startswith(FAULT)))
+def faults(reasons: Iterable[str]) -> list[str]:
+    """Those reasons of refusals that are faults of ours."""
+    return [reason for reason in reasons if reason.startswith(FAULT)]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tracelens.engines.base import Engine, JsonRecord, Parsed, Reject
 from tracelens.ingest import signals
 from tracelens.ingest.guard import guarded
+from tracelens.ingest.refused import Refused
 from tracelens.sources.discover import SourceFile
 from tracelens.sources.lines import BATCH, LineFinder
 from tracelens.sources.stream import Block, BlockStream
@@ -45,7 +46,7 @@ class Reading:
     binary: bool
     prefixes: dict[int, str]
     parsed: dict[str, Parsed] = field(default_factory=dict)
-    rejects: list[Reject] = field(default_factory=list)
+    rejects: list[Reject] = field(default_factory=Refused)
     text_sha256: str | None = None
     elements: int | None = None  # of a document: its objects, whose lines are no records
     events: int | None = None  # of a trace
@@ -71,8 +72,8 @@ def read(
         checkpoints: sizes (bytes) at which the digest of the beginning is wanted.
         progress: called with the number of bytes read since the last call.
     """
-    parsed = {engine.name: Parsed() for engine in engines}
-    rejects: list[Reject] = []
+    parsed = {engine.name: Parsed(rejects=Refused()) for engine in engines}
+    rejects: list[Reject] = Refused()
     keys = [*signals.KEYS, *(key for e in engines for key in e.json_keys)]
     finder = LineFinder([needle for e in engines for needle in e.needles], keys)
     with BlockStream(file, checkpoints=checkpoints, takes=signals.is_wanted) as stream:

@@ -256,8 +256,10 @@ _worker_tools: list[_Tools] = []  # set once, by the initialiser of a worker pro
 
 
 def _start_worker(options: IngestOptions, labels: Labels, told: int | None) -> None:
+    from tracelens.cli import without_pandas
     from tracelens.engines import load
 
+    without_pandas()
     if told is not None:
         logs.to_stderr(told)
 

@@ -13,6 +13,9 @@ from tracelens.sources.discover import SourceFile
 from tracelens.sources.stream import Block, BlockStream
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from tracelens.ingest.fast import Scan, Shape
     from tracelens.sources.lines import LineFinder
 
@@ -160,19 +163,18 @@ def relevant(bad: Sequence[BadLine], finder: LineFinder) -> list[BadLine]:
     return [BadLine(bad[at - 1].line, bad[at - 1].offset, text.encode()) for at, text in lines]
 
 
-def offsets(file: SourceFile, lines: Sequence[int]) -> dict[int, int]:
+def offsets(file: SourceFile, lines: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where lines begin; the file is read once more for it, unless there are none."""
     import numpy as np
 
-    wanted = np.array(sorted(lines), np.int64)
-    places: dict[int, int] = {}
+    order = np.argsort(lines, kind="stable")
+    wanted, places = lines[order], np.zeros(len(lines), np.int64)
     if not len(wanted):
         return places
-    with BlockStream(file) as stream:
+    with BlockStream(file, figures=False) as stream:
         for block in stream:
             ends = np.flatnonzero(np.frombuffer(block.data, np.uint8) == 10)
             starts = np.concatenate(([0], ends + 1))
-            here = wanted[(wanted >= block.line) & (wanted < block.line + len(starts))]
-            for line in here.tolist():
-                places.setdefault(line, block.offset + int(starts[line - block.line]))
+            first, last = np.searchsorted(wanted, [block.line, block.line + len(ends) + (block.data[-1:] != b"\n")])
+            places[order[first:last]] = block.offset + starts[wanted[first:last] - block.line]
     return places

@@ -13,17 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens import __version__, logs
-from tracelens.engines.base import Context, Engine, Parsed, Reject, Tables
-from tracelens.ingest import fast, hunt
+from tracelens.engines.base import Context, Engine, Parsed, Tables
+from tracelens.ingest import fast
 from tracelens.ingest.guard import faults, guarded
 from tracelens.ingest.holdings import held_by
 from tracelens.ingest.labels import Labels
 from tracelens.ingest.options import IngestOptions, Staged
 from tracelens.ingest.read import Reading, read, read_lines
 from tracelens.ingest.redact import Redaction
+from tracelens.ingest.refused import Refused
 from tracelens.ingest.rows import Finished, Naming, finish, run_rows_of
 from tracelens.ingest.sift import BadLine, offsets, relevant, sift
-from tracelens.lake.parquet import write_table
+from tracelens.lake.parquet import write_frames, write_table
 from tracelens.lake.schema import DAY_OF, FACTS, OWN_FILES, TABLES, table
 from tracelens.sources.clocks import resolve
 from tracelens.sources.discover import SourceFile
@@ -37,8 +38,6 @@ log = logging.getLogger(__name__)
 # Sizes at which the beginning of every source has a digest in the ledger, so that a shorter copy of it is known:
 # 256 bytes to 1 TB, four an octave.
 GRID = frozenset(int(256 * 2 ** (i / 4)) for i in range(4 * 32))
-#: Characters of a reason that the table `rejects` holds.
-REASON = 200
 _TOLD = 20  # reasons of refusals that `-v` lists of one source
 _WITNESS = 0  # no line of a file has this number
 
@@ -115,6 +114,12 @@ def _fast(job: Job, engines: Sequence[Engine], labels: Labels) -> Staged | None:
         return None
     out = Staged(file.name, file.folder_key, None)
     try:
+        walked = _walked(job, head, shape, engines, labels, out)
+        if walked is not None:
+            return walked
+    except fast.Unproved as why:
+        logs.info(log, "decoded", source=file.name, because=why)
+    try:
         return _clean(job, shape, out)
     except fast.Unproved as why:
         logs.info(log, "sifted", source=file.name, because=why)
@@ -135,28 +140,52 @@ def _is_known(job: Job, sha256: str, out: Staged) -> bool:
     return sha256 in job.known
 
 
+def _walked(
+    job: Job, head: bytes, shape: fast.Shape, engines: Sequence[Engine], labels: Labels, out: Staged
+) -> Staged | None:
+    """Lines of one form by the quickest road, the others one by one; None where the first lines are of no form."""
+    from tracelens.ingest import quick
+
+    plan = quick.plan_of(head, shape)
+    if plan is None:
+        return None
+    found = quick.scan(job.file, job.checkpoints)
+    if _is_known(job, found.sha256, out):
+        return out
+    others = _reading_of(found, engines)
+    finder = LineFinder([n for e in engines for n in (*e.needles, *e.json_keys)])
+    slow = 0
+
+    def take(bad: Sequence[BadLine]) -> int:
+        nonlocal slow
+        slow += len(bad)
+        read_lines(relevant(bad, finder), engines, others)
+        return sum(f.height for p in others.parsed.values() for frames in p.frames.values() for f in frames)
+
+    def naming() -> Naming:
+        if plan.table == "rounds":
+            _with_step(others)
+        return _governed(_naming(job, found.sha256), others)
+
+    written = quick.write(job.file, plan, found, job.columns, naming, job.staging, take, job.redaction)
+    slow += len(written.faults)
+    logs.info(
+        log, "lines one by one" if slow else "all by the fast road", source=job.file.name, lines=found.lines, slow=slow
+    )
+    others.rejects += found.problems
+    others.rejects += written.faults
+    return _write(job, others, engines, labels, out, written)
+
+
 def _clean(job: Job, shape: fast.Shape, out: Staged) -> Staged:
     """All lines by the fast road."""
     if not shape.uniform:
         raise fast.Unproved("lines of several forms")
-    filled: Sequence[str] = hunt.filled(shape) if hunt.applies(shape) else ()
-    try:
-        if not filled:
-            raise fast.Unproved("keys of its own")
-        found = hunt.scan(job.file, shape, job.checkpoints)
-        if _is_known(job, found.sha256, out):
-            return out
-        naming = _naming(job, found.sha256)
-        written = fast.write(
-            job.file, shape, found, job.columns, naming, job.staging, filled=filled, redaction=job.redaction
-        )
-    except fast.Unproved as why:
-        logs.debug(log, "decoded line by line", source=job.file.name, because=why)
-        found = fast.scan(job.file, shape, job.checkpoints)
-        if _is_known(job, found.sha256, out):
-            return out
-        naming = _naming(job, found.sha256)
-        written = fast.write(job.file, shape, found, job.columns, naming, job.staging, redaction=job.redaction)
+    found = fast.scan(job.file, shape, job.checkpoints)
+    if _is_known(job, found.sha256, out):
+        return out
+    naming = _naming(job, found.sha256)
+    written = fast.write(job.file, shape, found, job.columns, naming, job.staging, redaction=job.redaction)
     runs = run_rows_of(written.runs, naming, job.columns)
     write_table("runs", runs, place_in(job.staging), naming.source_id)
     rows = {written.table: written.rows, "runs": runs.height}
@@ -168,7 +197,7 @@ def _clean(job: Job, shape: fast.Shape, out: Staged) -> Staged:
 def _reading_of(found: fast.Scan, engines: Sequence[Engine]) -> Reading:
     return Reading(
         found.sha256, found.bytes, found.lines, found.encoding, found.compression, (), False, found.prefixes,
-        {e.name: Parsed() for e in engines}, text_sha256=found.text_sha256,
+        {e.name: Parsed(rejects=Refused()) for e in engines}, text_sha256=found.text_sha256,
     )  # fmt: skip
 
 
@@ -178,7 +207,7 @@ def _surface(name: str) -> str:
 
 def _sifted(job: Job, shape: fast.Shape, engines: Sequence[Engine], labels: Labels, out: Staged) -> Staged:
     """Good lines by the fast road, the others by the slow one, as one source."""
-    others = Reading("", 0, 0, "", "", (), False, {}, {e.name: Parsed() for e in engines})
+    others = Reading("", 0, 0, "", "", (), False, {}, {e.name: Parsed(rejects=Refused()) for e in engines})
     finder = LineFinder([n for e in engines for n in (*e.needles, *e.json_keys)])
 
     def take(bad: Sequence[BadLine]) -> None:
@@ -202,9 +231,8 @@ def _sifted(job: Job, shape: fast.Shape, engines: Sequence[Engine], labels: Labe
     logs.info(log, "lines one by one", source=job.file.name, lines=found.lines, slow=sifted.holes)
     reading = _reading_of(found, ())
     reading.parsed, reading.rejects = others.parsed, others.rejects
-    at = offsets(job.file, [line for line, _ in written.faults])
-    surface = _surface(written.table)
-    reading.rejects += [Reject(line, f"identity broken: {why}", surface, at[line]) for line, why in written.faults]
+    written.faults.place(offsets(job.file, written.faults.lines()))
+    reading.rejects += written.faults
     _write(job, reading, engines, labels, out, written)
     return out
 
@@ -257,7 +285,8 @@ def _write(
     naming = _naming(job, reading.sha256)
     context = _context(job, source_id)
     place = place_in(job.staging)
-    rejects = list(reading.rejects)
+    rejects = Refused(reading.rejects)
+    reading.rejects.clear()
     surfaces: Counter[str] = Counter()
     rows: Counter[str] = Counter()
     frames: dict[str, list[pl.DataFrame]] = {}
@@ -271,6 +300,7 @@ def _write(
     for engine in engines:
         parsed = reading.parsed[engine.name]
         rejects += parsed.rejects
+        parsed.rejects.clear()
         for surface, parts in parsed.frames.items():
             surfaces[surface] += sum(p.height for p in parts)
         tables = Tables()
@@ -295,20 +325,18 @@ def _write(
             frames.setdefault(name, []).append(_own_rows(name, frame))
     for name, parts in frames.items():
         rows[name] += write_table(name, pl.concat(parts, how="diagonal_relaxed"), place, stem)
-    rows["rejects"] = _write_rejects(source_id, rejects, place, out)
-    counts = {t: rows[t] for t in TABLES if rows[t]}
-    unread = sum(r.surface is None for r in rejects)  # no engine could claim these, and they are told already
+    counts = rejects.counts()
+    for (_, reason), count in counts.items():
+        out.reasons[reason] += count
+    out.faults = faults(out.reasons)
+    out.first_rejects = rejects.first(3)
+    if rejects:
+        rows["rejects"] = write_frames("rejects", rejects.frames(source_id), place(f"rejects/{source_id}-0.parquet"))
+    unread = sum(n for (of, _), n in counts.items() if of is None)  # no engine could claim these, and they are told
+    counts_by_table = {t: rows[t] for t in TABLES if rows[t]}
     records = reading.lines if reading.elements is None else reading.elements
-    out.entry = _entry(job, reading, surfaces, counts, len(rejects), max(0, records - claimed - unread))
+    out.entry = _entry(job, reading, surfaces, counts_by_table, len(rejects), max(0, records - claimed - unread))
     return out
-
-
-def _write_rejects(source_id: str, rejects: list[Reject], place: Callable[[str], Path], out: Staged) -> int:
-    rejects.sort(key=lambda r: r.line)
-    out.reasons = Counter(r.reason for r in rejects)
-    out.faults = faults(rejects)
-    out.first_rejects = [(r.line, r.reason) for r in rejects[:3]]
-    return write_table("rejects", _reject_rows(source_id, rejects), place, source_id) if rejects else 0
 
 
 def _context(job: Job, source_id: str) -> Context:
@@ -371,17 +399,3 @@ def _entry(
         "_prefixes": reading.prefixes,
         "_files": sorted(p.relative_to(job.staging).as_posix() for p in job.staging.rglob(f"{source_id}-*.parquet")),
     }
-
-
-def _reject_rows(source_id: str, rejects: Sequence[Reject]) -> pl.DataFrame:
-    import polars as pl
-
-    cells = {
-        "source_id": [source_id] * len(rejects),
-        "line": [r.line or None for r in rejects],
-        "byte_offset": [r.offset for r in rejects],
-        "surface": [r.surface for r in rejects],
-        "reason": [r.reason[:REASON] for r in rejects],
-        "excerpt": [r.excerpt for r in rejects],
-    }
-    return pl.DataFrame(cells, schema={c: table("rejects").polars_schema()[c] for c in cells})

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from tracelens.ingest.fast import Shape
 
 IDS = frozenset({"request_id", "step_id", "run_id", "replica", "process"})
-_LONGEST_US = 1e14  # three years; a double holds every microsecond of it
-_MOST = 1e15
+LONGEST_US = 1e14  # three years; a double holds every microsecond of it
+MOST = 1e15
 # The part of 2001-09-09 to 2099 in which no rounding can leave it.
 _EARLIEST_US, _LATEST_US = 1.0001e15, 4.0999e15
-_MAGNITUDES = ((1e11, 1e6), (1e14, 1e3), (1e17, 1.0), (float("inf"), 1e-3))
+MAGNITUDES = ((1e11, 1e6), (1e14, 1e3), (1e17, 1.0), (float("inf"), 1e-3))
 _DAY = r"[12][0-9]{3}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
 _CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,6})?"
 BARE = rf"^{_DAY}[T ]{_CLOCK}\Z"
@@ -47,7 +47,7 @@ def stamp_range(value: float, factor: float | None) -> tuple[float, float] | Non
         value: a stamp of the file.
         factor: to microseconds; None goes by the magnitude of the value.
     """
-    unit = factor or next(f for limit, f in _MAGNITUDES if value < limit)
+    unit = factor or next(f for limit, f in MAGNITUDES if value < limit)
     low, high = _EARLIEST_US / unit, _LATEST_US / unit
     return (low, high) if low <= value <= high else None
 
@@ -100,7 +100,7 @@ def _cell(shape: Shape, key: str, closed: bool) -> Any:
     if key in stamps:
         return _stamp(shape, key)
     if key in times:
-        return Annotated[float, msgspec.Meta(ge=0, le=_LONGEST_US / times[key][1])]
+        return Annotated[float, msgspec.Meta(ge=0, le=LONGEST_US / times[key][1])]
     arrow = {c.name: c.arrow for c in table(shape.table).columns if c.name not in rules.NOT_READ}.get(key)
     if arrow is None:
         # Ignored; what is nested in it might be another engine's record.
@@ -115,7 +115,7 @@ def _cell(shape: Shape, key: str, closed: bool) -> Any:
         "bool": bool,
         "int32": Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)],
         "int64": count,
-        "double": Annotated[float, msgspec.Meta(ge=0, le=_MOST)],
+        "double": Annotated[float, msgspec.Meta(ge=0, le=MOST)],
         "list<int64>": list[count],
     }
     return types[arrow]

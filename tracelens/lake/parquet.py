@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,6 +74,28 @@ def _by_day(frame: pl.DataFrame, days: pl.Series) -> Iterator[tuple[date | None,
         yield value, pl.concat(found, rechunk=False)
 
 
+def write_frames(name: str, frames: Iterable[pl.DataFrame], path: Path) -> int:
+    """Write rows of a table without days, frame by frame; no file where there are none.
+
+    Returns:
+        Rows written.
+    """
+    import pyarrow.parquet as pq
+
+    rows = 0
+    writer = None
+    try:
+        for frame in frames:
+            part = to_arrow(name, frame)
+            writer = writer or pq.ParquetWriter(path, part.schema, compression=COMPRESSION, compression_level=LEVEL)
+            writer.write_table(part, row_group_size=ROW_GROUP)
+            rows += part.num_rows
+    finally:
+        if writer is not None:
+            writer.close()
+    return rows
+
+
 def to_arrow(name: str, frame: pl.DataFrame) -> pa.Table:
     """Rows as an Arrow table with exactly the canonical columns and types.
 
@@ -137,4 +159,22 @@ def write_arrow(rows: pa.Table, path: Path) -> None:
         row_group_size=ROW_GROUP,
         store_schema=True,
         use_dictionary=True,
+    )
+
+
+def rows_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    """A writer of facts in pieces, quick rather than small; columns may be dictionaries, which readers do not see."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rising = [f.name for f in schema if f.name == "source_line" or pa.types.is_timestamp(f.type)]
+    coded = [f.name for f in schema if f.name not in rising]
+    return pq.ParquetWriter(
+        path,
+        schema,
+        compression=COMPRESSION,
+        compression_level=1,
+        use_dictionary=coded,
+        column_encoding=dict.fromkeys(rising, "DELTA_BINARY_PACKED"),
+        store_schema=False,
     )

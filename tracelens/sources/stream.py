@@ -39,7 +39,7 @@ class BlockStream:
     """One source as blocks; a context manager to be iterated once.
 
     `takes` looks at the first bytes and says whether they are of something that is no text and is wanted all the same:
-    it is given as it is.
+    it is given as it is. Without `figures` no digest is made: the source is read a second time.
 
     Attributes, final after iteration:
         compression: gzip, zstd, bz2, xz or none, by the first bytes.
@@ -64,6 +64,7 @@ class BlockStream:
         max_line: int = MAX_LINE,
         checkpoints: Sequence[int] = (),
         takes: Callable[[bytes], bool] | None = None,
+        figures: bool = True,
     ) -> None:
         self.source = source
         self.compression = "none"
@@ -76,6 +77,7 @@ class BlockStream:
         self._block_bytes = block_bytes
         self._max_line = max_line
         self._takes = takes
+        self._figures = figures
         self._checkpoints = sorted(set(checkpoints))
         self._hash = hashlib.sha256()
         self._text_hash: Any = None
@@ -171,7 +173,8 @@ class BlockStream:
                 self._hash.update(memoryview(piece)[done:upto])
                 done = upto
                 self.prefix_sha256[n] = self._hash.hexdigest()
-            self._hash.update(memoryview(piece)[done:] if done else piece)
+            if self._figures:
+                self._hash.update(memoryview(piece)[done:] if done else piece)
             self.bytes += len(piece)
             yield piece
 
@@ -198,7 +201,7 @@ class BlockStream:
             return
         if self.encoding.startswith("utf-16"):
             yield from self._digested(self._transcoded(head, pieces))
-        elif self.encoding == "utf-8-bom" or b"\r\n" in head:
+        elif self.encoding == "utf-8-bom" or (b"\r\n" in head and self._figures):
             text = head[len(UTF8_BOM) :] if self.encoding == "utf-8-bom" else head
             yield from self._digested(itertools.chain([text], pieces))
         else:
