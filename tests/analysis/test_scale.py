@@ -42,7 +42,7 @@ def differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
         for i, pair in enumerate(zip(one, other, strict=True)):
             yield from differences(*pair, f"{where}[{i}]")
     elif isinstance(one, float) and isinstance(other, float):
-        if not math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12):
+        if not math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-10):
             yield f"{where}: {one} {other}"
     elif one != other:
         yield f"{where}: {one} {other}"
