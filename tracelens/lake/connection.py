@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import weakref
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,14 +69,15 @@ def connect(
     check(lake)
     reading = Reading(lake)
     try:
-        _check_whole(lake, reading)
         con = silent()
+        folders = reading.attach(con, ahead)
+        files = {table: reading.of(table) for table in TABLES}
+        _check_whole(lake, files)
         if held:
             weakref.finalize(con, reading.release)
         else:
             reading.release()
-        _open(con, lake, reading, lock=lock, ahead=ahead)
-        _define_tables(con, reading, keep=keep)
+        _define_tables(con, lake, files, folders if lock else None, keep=keep)
     except BaseException:
         reading.release()
         raise
@@ -84,21 +86,18 @@ def connect(
     return con
 
 
-def _open(con: duckdb.DuckDBPyConnection, lake: Path, reading: Reading, *, lock: bool, ahead: Days | None) -> None:
+def _define_tables(
+    con: duckdb.DuckDBPyConnection, lake: Path, files: dict[str, list[str]], folders: list[str] | None, *, keep: bool
+) -> None:
     con.execute("set timezone = 'UTC'")
     con.execute("set variable lake = $lake", {"lake": _plain(str(lake))})
-    folders = reading.attach(con, ahead)
-    files = {table: [_plain(path) for path in reading.of(table)] for table in TABLES}
-    con.execute("set variable lake_files = $files", {"files": files})
-    if lock:
+    con.execute("set variable lake_files = $files", {"files": {t: [_plain(p) for p in files[t]] for t in files}})
+    if folders is not None:
         con.execute("set allowed_directories = $1", [[*folders, *map(_plain, folders)]])
         con.execute("set enable_external_access = false")
     progress.connected(con)
     _check_version(con, lake)
-
-
-def _define_tables(con: duckdb.DuckDBPyConnection, reading: Reading, *, keep: bool) -> None:
-    if not keep or not reading.within(TINY):
+    if not keep or not _is_tiny(path for paths in files.values() for path in paths):
         con.execute(_views()[0])
         _keep_copies(con)
         return
@@ -108,6 +107,18 @@ def _define_tables(con: duckdb.DuckDBPyConnection, reading: Reading, *, keep: bo
         name = _VIEW.search(statement.query)
         if name is not None and name[1] in _OF_LAKE:
             keep_view(con, name[1])
+
+
+def _is_tiny(paths: Iterable[str]) -> bool:
+    size = 0
+    for path in paths:
+        try:
+            size += Path(path).stat().st_size
+        except OSError:  # whoever reads it is told
+            return False
+        if size > TINY:
+            return False
+    return True
 
 
 def keep_view(con: duckdb.DuckDBPyConnection, name: str, condition: str = "") -> None:
@@ -164,10 +175,9 @@ def check(lake: Path) -> None:
         )
 
 
-def _check_whole(lake: Path, reading: Reading) -> None:
+def _check_whole(lake: Path, files: dict[str, list[str]]) -> None:
     """Every table of a lake has a file, if only one without rows."""
-    there = {name.partition("/")[0] for name in reading.files}
-    missing = [table for table in TABLES if table not in there]
+    missing = [table for table in TABLES if not files[table]]
     if missing:
         raise InputError(
             f"the lake at {lake} is not whole: no file in {', '.join(f'{table}/' for table in missing)}. "
