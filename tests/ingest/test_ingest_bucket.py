@@ -129,6 +129,7 @@ def test_a_report_during_an_ingest_sees_the_lake_before_it_or_after_it(
 ) -> None:
     """The file that it has not fetched yet is replaced meanwhile, moved twice, and still the one that it has listed."""
     monkeypatch.setattr(mirror, "TAIL", 16384)
+    monkeypatch.setattr(mirror, "TINY", 0)
     log_file = tmp_path / "day1.jsonl"
     line = '{{"request_id": "r{0}", "ts": "2026-05-01T10:{1:02d}:00Z", "accepted": 1, "drafted": 3, "draft_us": {2}}}\n'
     log_file.write_text("".join(line.format(i, i % 60, i * 7919 % 9973) for i in range(4000)))

@@ -136,6 +136,7 @@ def test_a_day_that_a_query_leaves_out_costs_its_footer(
 ) -> None:
     ingest([str(rounds(tmp_path / "logs"))], lake, IngestOptions(jobs=1))
     monkeypatch.setattr(connection, "TINY", 0)  # small lakes are read whole, once
+    monkeypatch.setattr(mirror, "TINY", 0)
     monkeypatch.setattr(mirror, "TAIL", 16384)
     objects.objects_of.cache_clear()
     before = len(server.requests())
@@ -169,6 +170,7 @@ def test_a_bucket_that_goes_away_in_the_middle_of_a_query_is_told(
     )
     ingest([str(tmp_path / "a.jsonl")], lake, IngestOptions(jobs=1))
     monkeypatch.setattr(mirror, "TAIL", 0)
+    monkeypatch.setattr(mirror, "TINY", 0)
     objects.objects_of.cache_clear()
     fetch = Bucket.fetch
 

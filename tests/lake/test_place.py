@@ -13,7 +13,7 @@ from tracelens.cli import run as command
 from tracelens.errors import InputError
 from tracelens.ingest.options import IngestOptions
 from tracelens.ingest.redact import redaction_of
-from tracelens.lake import ledger, objects
+from tracelens.lake import connection, ledger, mirror, objects
 from tracelens.lake.place import ObjectPath, extra_of, is_remote, lake_path, url_of
 from tracelens.lake.salt import VARIABLE
 from tracelens.lake.storage import storage_of
@@ -92,3 +92,7 @@ def test_a_bucket_keeps_no_salt(monkeypatch: pytest.MonkeyPatch) -> None:
         redaction_of(place, options, ledger.Ledger(()))
     monkeypatch.setenv(VARIABLE, "0123456789abcdef")
     assert redaction_of(place, options, ledger.Ledger(())) is not None
+
+
+def test_a_tiny_lake_is_one_size_everywhere() -> None:
+    assert mirror.TINY == connection.TINY

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -104,14 +105,17 @@ def connect(
     check(lake)
     reading = Reading(lake)
     try:
-        _check_whole(lake, reading)
         con = silent()
+        folders = reading.attach(con, ahead)
+        files = {table: reading.of(table) for table in TABLES}
+        _check_whole(lake, files)
         if held:
             weakref.finalize(con, reading.release)
         else:
             reading.release()
-        _open(con, lake, reading, lock=lock, bound=bound, ahead=ahead)
-        _define_tables(con, reading, keep=keep)
+        if bound and _size(path for paths in files.values() for path in paths) >= LARGE:
+            _bound(con)
+        _define_tables(con, lake, files, folders if lock else None, keep=keep)
     except BaseException:
         reading.release()
         raise
@@ -143,25 +147,19 @@ def connect_to(lake: Path, files: Mapping[str, Sequence[str]], threads: int) -> 
     return con
 
 
-def _open(
-    con: duckdb.DuckDBPyConnection, lake: Path, reading: Reading, *, lock: bool, bound: bool, ahead: Days | None
+def _define_tables(
+    con: duckdb.DuckDBPyConnection, lake: Path, files: dict[str, list[str]], folders: list[str] | None, *, keep: bool
 ) -> None:
     con.execute("set timezone = 'UTC'")
     con.execute("set variable lake = $lake", {"lake": _plain(str(lake))})
-    folders = reading.attach(con, ahead)
-    set_files(con, {table: reading.of(table) for table in TABLES})
-    if bound and not reading.within(LARGE):
-        _bound(con)
-    if lock:
+    set_files(con, files)
+    if folders is not None:
         con.execute("set allowed_directories = $1", [[*folders, *map(_plain, folders)]])
         con.execute("set enable_external_access = false")
     progress.connected(con)
     _check_version(con, lake)
-
-
-def _define_tables(con: duckdb.DuckDBPyConnection, reading: Reading, *, keep: bool) -> None:
     views = _lake_views(con)
-    if not keep or not reading.within(TINY):
+    if not keep or _size(path for paths in files.values() for path in paths) > TINY:
         con.execute(views)
         _keep_copies(con)
         return
@@ -176,6 +174,14 @@ def _define_tables(con: duckdb.DuckDBPyConnection, reading: Reading, *, keep: bo
 def set_files(con: duckdb.DuckDBPyConnection, files: Mapping[str, Sequence[str]]) -> None:
     """Name the files of every table: what the views of the connection read from now on."""
     con.execute("set variable lake_files = $files", {"files": {t: [_plain(p) for p in files[t]] for t in files}})
+
+
+def _size(paths: Iterable[str]) -> float:
+    """Bytes of files; infinite where one can't be looked at: whoever reads it is told."""
+    try:
+        return sum(Path(path).stat().st_size for path in paths)
+    except OSError:
+        return math.inf
 
 
 def _bound(con: duckdb.DuckDBPyConnection) -> None:
@@ -275,10 +281,9 @@ def check(lake: Path) -> None:
         )
 
 
-def _check_whole(lake: Path, reading: Reading) -> None:
+def _check_whole(lake: Path, files: dict[str, list[str]]) -> None:
     """Every table of a lake has a file, if only one without rows."""
-    there = {name.partition("/")[0] for name in reading.files}
-    missing = [table for table in TABLES if table not in there]
+    missing = [table for table in TABLES if not files[table]]
     if missing:
         raise InputError(
             f"the lake at {lake} is not whole: no file in {', '.join(f'{table}/' for table in missing)}. "

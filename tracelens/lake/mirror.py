@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 #: Bytes from the end of a file that are fetched for its footer, at least; footers of ours are under 1% of their file.
 TAIL = 64 << 10
 _TAIL_SHARE = 32
+#: A lake up to this size is read once and kept (`connection.TINY`), bytes: it comes whole.
+TINY = 1 << 20
 _PREFIX = "tracelens-lake-"
 _YOUNG = 60.0  # seconds in which a folder may have no owner yet
 _LOOKS = 3
@@ -216,10 +218,11 @@ class MirrorReading:
         """Fetch what every query needs, and let the connection fetch the rest."""
         from tracelens.lake.lakefs import LakeFiles
 
+        tiny = sum(wanted.size for wanted in self._files.objects.values()) <= TINY
         now: list[str] = []
         later: list[str] = []
         for name, wanted in self._files.objects.items():
-            at_once = wanted.size <= TAIL or name.partition("/")[0] not in FACTS or _is_ahead(name, ahead)
+            at_once = tiny or wanted.size <= TAIL or name.partition("/")[0] not in FACTS or _is_ahead(name, ahead)
             (now if at_once else later).append(name)
         ends = [self._mirror.bucket.submit(self._mirror.tail, self._head, self._files.objects[n]) for n in later]
         self._files.fetch(now)
@@ -228,10 +231,6 @@ class MirrorReading:
         self._attached = LakeFiles(self._mirror, self._head, [self._files.objects[n] for n in later])
         con.register_filesystem(self._attached)
         return [str(self._mirror.folder), self._attached.root]
-
-    def within(self, size: int) -> bool:
-        """Whether all files together have no more bytes."""
-        return sum(o.size for o in self._files.objects.values()) <= size
 
     def release(self) -> None:
         """Let what is here go, once the lake does not hold it any more."""

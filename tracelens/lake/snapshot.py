@@ -61,14 +61,6 @@ class FolderReading:
         """A connection reads the files as they lie there: the lake's folder is all that it needs."""
         return [str(self._root)]
 
-    def within(self, size: int) -> bool:
-        """Whether all files together have no more bytes; False where one of them can't be looked at."""
-        left = size
-        try:
-            return all((left := left - os.stat(path).st_size) >= 0 for path in self.files.values())  # noqa: PTH116
-        except OSError:  # whoever reads it is told
-            return False
-
     def release(self) -> None:
         """End the reading; commits that waited for it get their files moved."""
         if self._lock is not None:
@@ -99,10 +91,6 @@ class Reading:
     def attach(self, con: duckdb.DuckDBPyConnection, ahead: Days | None = None) -> list[str]:
         """Let a connection read the files; the folders that it needs. `ahead`: days of which it will read all."""
         return self._held.attach(con, ahead)
-
-    def within(self, size: int) -> bool:
-        """Whether all files together have no more bytes; False where they can't be told."""
-        return self._held.within(size)
 
     def release(self) -> None:
         """End the reading."""

@@ -37,9 +37,6 @@ class Held(Protocol):
     def attach(self, con: duckdb.DuckDBPyConnection, ahead: Days | None) -> list[str]:
         """Let a connection read these files; the folders that it needs for that. `ahead`: days that it will read."""
 
-    def within(self, size: int) -> bool:
-        """Whether all files together have no more bytes; False where they can't be told."""
-
     def release(self) -> None:
         """End the reading; a second time is none."""
 
