@@ -83,7 +83,7 @@ def requests_of(rounds: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def site(folder: Path, *, requests: int = 60, seed: int = 7) -> Path:
+def site(folder: Path, *, requests: int = 40, seed: int = 7) -> Path:
     """Logs of two drafting runs and a plain one, a file a run and day, and their requests; the lake beside them."""
     logs = folder / "logs"
     logs.mkdir(parents=True)

@@ -9,16 +9,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from compact_lakes import AFTER, answers, jsonl, requests_of, rounds_of, run, site
 
-from tracelens.analysis.compare import compare
 from tracelens.analysis.gate import gate
 from tracelens.analysis.report import report
 from tracelens.analysis.session import Question
-from tracelens.analysis.sides import Word
 from tracelens.analysis.sweep import sweep
 from tracelens.compact.roll import Rolled
 from tracelens.compact.run import compact
@@ -56,13 +55,13 @@ def totals(lake: Path) -> tuple[Any, ...]:
 
 
 def count(lake: Path, sql: str) -> Any:
-    con = connect(lake, grouped=False)
-    try:
-        found = con.execute(sql).fetchone()
-        assert found is not None
-        return found[0]
-    finally:
-        con.close()
+    """The first value of a query over the files of a lake: no view, so copies are there twice."""
+    con = duckdb.connect()
+    for name in ("rounds", "sources"):
+        con.execute(f"create view {name} as from read_parquet('{lake}/{name}/**/*.parquet', union_by_name = true)")
+    found = con.execute(sql).fetchone()
+    assert found is not None
+    return found[0]
 
 
 def single(lake: Path) -> int:
@@ -149,7 +148,7 @@ def test_single_rounds_and_requests_are_gone(rolled: Path) -> None:
 
 def test_fewer_rows_than_rounds(made: Path, rolled: Path) -> None:
     rows, weight = (count(rolled, f"select {what} from rounds") for what in ("count(*)", "sum(weight)"))
-    assert weight == count(made, "select sum(weight) from rounds")
+    assert weight == count(made, "select sum(coalesce(weight, 1)) from rounds")
     assert rows < count(made, "select count(*) from rounds")
     assert count(rolled, "select sum(rolled_requests) from rounds") == count(
         made, "select count(distinct (run_id, request_id)) from rounds where request_id is not null"
@@ -161,7 +160,7 @@ def test_fewer_rows_than_rounds(made: Path, rolled: Path) -> None:
 
 def test_intervals_are_about_as_wide(tmp_path: Path) -> None:
     """Of one run: several hundred requests, a few hundred groups of them."""
-    spec, plain = rounds_of("k4", 500, k=4, seed=1, spans=False), rounds_of("off", 150, k=0, seed=2, spans=False)
+    spec, plain = rounds_of("k4", 360, k=4, seed=1, spans=False), rounds_of("off", 100, k=0, seed=2, spans=False)
     (tmp_path / "k4.jsonl").write_text(jsonl([*spec, *requests_of(spec)]))
     (tmp_path / "off.jsonl").write_text(jsonl([*plain, *requests_of(plain)]))
     lake = tmp_path / "lake"
@@ -176,7 +175,7 @@ def test_intervals_are_about_as_wide(tmp_path: Path) -> None:
         assert math.isclose(before[name], after[name], rel_tol=1e-9), name
         widths = [f[f"{name}_high"] - f[f"{name}_low"] for f in (before, after)]
         assert 0.75 < widths[1] / widths[0] < 1.33, (name, widths)
-    assert before["requests"] == after["requests"] == 500
+    assert before["requests"] == after["requests"] == 360
     assert math.isclose(before["n_eff"], after["n_eff"])
 
 
@@ -236,7 +235,7 @@ def test_copies_stay_single_and_count_when_the_other_goes(tmp_path: Path) -> Non
     compact(lake, AFTER)
     assert totals(lake) == before
     forget(Store(lake), [count(lake, "select source_id from sources where same_as is null")])
-    assert count(lake, "select sum(weight) from rounds") == len(rounds) - 100
+    assert count(lake, "select sum(coalesce(weight, 1)) from rounds") == len(rounds) - 100
 
 
 def test_a_copy_of_a_log_that_was_merged_is_found(tmp_path: Path) -> None:
@@ -287,7 +286,6 @@ def test_every_answer_says_so(made: Path, rolled: Path) -> None:
     swept = sweep(rolled, question)
     assert "rolled_up" in {w.code for w in swept.warnings}
     assert swept.total.trace_k is None
-    assert "rolled_up" in {w.code for w in compare(rolled, Word("k3"), Word("k5"), Question()).warnings}
 
 
 def test_a_new_log_of_a_rolled_up_day_is_told(lake: Path, made: Path, tmp_path: Path) -> None:
