@@ -51,7 +51,10 @@ def main() -> None:
         con.execute("set memory_limit = '2GB'")
         con.execute(f"set temp_directory = '{folder}'")
         for name, order, rows, how in WAYS:
-            print(_line(con, given.file, Path(folder) / "way.parquet", (name, order, rows, how), given.repeats), flush=True)
+            print(
+                _line(con, given.file, Path(folder) / "way.parquet", (name, order, rows, how), given.repeats),
+                flush=True,
+            )
 
 
 def _line(
@@ -60,9 +63,7 @@ def _line(
     name, order, rows, how = way
     con.execute(f"create or replace temp table sorted as from '{source}' order by {ORDERS[order]}")
     begun = time.process_time()
-    [(written,)] = con.execute(
-        f"copy sorted to '{target}' (format parquet, row_group_size {rows}, {how})"
-    ).fetchall()
+    [(written,)] = con.execute(f"copy sorted to '{target}' (format parquet, row_group_size {rows}, {how})").fetchall()
     spent, size = time.process_time() - begun, target.stat().st_size
     told = f"{name:<22}{spent:>8.2f}{size / written:>7.2f}"
     for sql in READS.values():
