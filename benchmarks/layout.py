@@ -1,6 +1,6 @@
-"""`python -m benchmarks.layout FILE`: a file of rounds written anew in other ways: cost of writing, size, cost of reading.
+"""`python -m benchmarks.layout FILE`: a file of rounds written anew in other ways; what writing and reading it takes.
 
-FILE is one of a lake that `benchmarks.lakes` made. What changes is the order of rows, the rows a group, the level of zstd.
+FILE is one of a lake that `benchmarks.lakes` made. What changes is the order of rows, the rows a group, the zstd level.
 """
 
 from __future__ import annotations

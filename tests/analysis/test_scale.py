@@ -79,3 +79,11 @@ def test_days_before_since_stay_closed(lake: Path, monkeypatch: pytest.MonkeyPat
     last = FIRST_DAY + dt.timedelta(DAYS - 1)
     assert _files(lake, None) == (DAYS * len(SERVERS) + 1, DAYS * len(SERVERS) + 1)
     assert _files(lake, str(last)) == (len(SERVERS), DAYS * len(SERVERS) + 1)
+
+
+def test_a_statement_that_needs_more_goes_on_without_the_bound() -> None:
+    con = connection.silent()
+    connection._bound(con)
+    con.execute("set memory_limit = '20MB'; set temp_directory = ''")
+    assert connection.answered(con, "select len(list(i)) as n from range(5000000) t(i)") == (["n"], [(5_000_000,)])
+    con.close()

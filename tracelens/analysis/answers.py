@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tracelens.analysis.results import Value
 from tracelens.analysis.selection import Defined, keep, keep_units, narrow
 from tracelens.lake import progress
-from tracelens.lake.connection import kept
+from tracelens.lake.connection import answered, kept
 from tracelens.resources import room
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def run_query(con: duckdb.DuckDBPyConnection, name: str) -> Rows:
 
 
 def _price(con: duckdb.DuckDBPyConnection) -> Rows:
-    con.execute(f"create or replace table kept_baseline as {_text('baseline')}")
+    answered(con, f"create or replace table kept_baseline as {_text('baseline')}")
     con.execute(PRICES)
     keep(con, "prices")
     return _by_stratum(con, "select * exclude (prices) from kept_baseline order by stratum is null, stratum")
@@ -124,10 +124,9 @@ def _text(name: str) -> str:
 
 
 def _by_stratum(con: duckdb.DuckDBPyConnection, sql: str) -> Rows:
-    cursor = con.execute(sql)
-    names = [column[0] for column in cursor.description or ()]
+    names, rows = answered(con, sql)
     found: dict[Key, list[dict[str, Any]]] = {}
-    for values in cursor.fetchall():
+    for values in rows:
         row = dict(zip(names, values, strict=True))
         stratum = row.pop("stratum")
         key = None if stratum is None else tuple(_plain(v) for v in stratum.values())

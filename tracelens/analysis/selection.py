@@ -14,7 +14,7 @@ from tracelens.analysis.matching import Matching, literal, struct
 from tracelens.analysis.similar import did_you_mean
 from tracelens.errors import InputError
 from tracelens.lake import progress
-from tracelens.lake.connection import SPILL, has_spill, keep_view, kept
+from tracelens.lake.connection import SPILL, answered, has_spill, keep_view, kept
 
 if TYPE_CHECKING:
     import duckdb
@@ -190,7 +190,7 @@ def keep_units(con: duckdb.DuckDBPyConnection, defined: Defined) -> None:
     table = f"{SPILL}.lots_of_units" if has_spill(con) else "lots_of_units"
     for number, days in enumerate(lots):
         con.execute(defined.head + " and ".join([*defined.conditions, days]))
-        con.execute(f"{f'insert into {table}' if number else f'create or replace table {table} as'} from unit_sums")
+        answered(con, f"{f'insert into {table}' if number else f'create or replace table {table} as'} from unit_sums")
     con.execute(f"create or replace view kept_unit_sums as from {table}")
     con.execute("create or replace view unit_sums as from kept_unit_sums")
     con.execute(defined.head + " and ".join(defined.conditions))

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tracelens.errors import InputError
 from tracelens.lake import progress
@@ -209,9 +209,26 @@ def has_spill(con: duckdb.DuckDBPyConnection) -> bool:
     return con.execute("from duckdb_databases() where database_name = $1", [SPILL]).fetchone() is not None
 
 
+def answered(
+    con: duckdb.DuckDBPyConnection, sql: str, values: Sequence[object] = ()
+) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Names and rows of a statement; where the bound on memory is too low for it, without that bound from here on."""
+    import duckdb
+
+    try:
+        cursor = con.execute(sql, list(values))
+        return [str(column[0]) for column in cursor.description or ()], cursor.fetchall()
+    except duckdb.OutOfMemoryException:
+        if not has_spill(con) or con.execute("select getvariable('unbound')").fetchone() == (True,):
+            raise
+        con.execute("set variable unbound = true")
+        con.execute("reset memory_limit")
+        return answered(con, sql, values)
+
+
 def keep_view(con: duckdb.DuckDBPyConnection, name: str, condition: str = "") -> None:
     """Turn a view into a table of the connection, seen under the view's name."""
-    con.execute(f"create or replace table kept_{name} as select * from {name}{condition}")
+    answered(con, f"create or replace table kept_{name} as select * from {name}{condition}")
     con.execute(f"create or replace view {name} as select * from kept_{name}")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tracelens.analysis.alarms import looked_at
 from tracelens.analysis.selection import Defined
 from tracelens.lake import progress
+from tracelens.lake.connection import answered
 
 if TYPE_CHECKING:
     import duckdb
@@ -47,9 +48,8 @@ def define(con: duckdb.DuckDBPyConnection, defined: Defined) -> None:
 
 def rows(con: duckdb.DuckDBPyConnection, sql: str, values: Sequence[object] = ()) -> list[Mapping[str, Any]]:
     """Rows of a query as dicts."""
-    cursor = con.execute(sql, list(values))
-    names = [column[0] for column in cursor.description or ()]
-    found: list[Mapping[str, Any]] = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    names, told = answered(con, sql, values)
+    found: list[Mapping[str, Any]] = [dict(zip(names, row, strict=True)) for row in told]
     progress.step()
     return found
 
