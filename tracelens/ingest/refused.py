@@ -52,6 +52,11 @@ class Refused(list[Reject]):
             yield Reject(line, reason, surface, None if offset == _NOWHERE else offset, excerpt)
         yield from super().__iter__()
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, list) and list(iter(self)) == list(iter(other))
+
+    __hash__ = None
+
     def append(self, reject: Reject) -> None:
         """Add one."""
         super().append(reject)
@@ -81,7 +86,7 @@ class Refused(list[Reject]):
         del self._lines[:], self._offsets[:], self._codes[:]
 
     def __getitem__(self, index: SupportsIndex | slice) -> Any:
-        raise TypeError("go through them, or ask for a frame")
+        return list(iter(self))[index]  # for a look at few; all are gone through
 
     def _code(self, kind: _Kind) -> int:
         return self._kinds.setdefault(kind, len(self._kinds))
