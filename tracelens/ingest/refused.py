@@ -64,14 +64,18 @@ class Refused(list[Reject]):
             self._pack()
 
     def extend(self, rejects: Iterable[Reject]) -> None:
-        """Add some; those of another such list are taken over without being unpacked."""
+        """Add some; those of another such list are taken over without being unpacked, and are no more in that one."""
         if isinstance(rejects, Refused):
             self._pack()
             rejects._pack()
+            if not self._lines:  # without a copy
+                self.__dict__, rejects.__dict__ = rejects.__dict__, self.__dict__
+                return
             codes = [self._code(kind) for kind in rejects._kinds]
             self._lines += rejects._lines
             self._offsets += rejects._offsets
             self._codes.extend(map(codes.__getitem__, rejects._codes))
+            rejects.clear()
             return
         for reject in rejects:
             self.append(reject)
