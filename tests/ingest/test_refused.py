@@ -39,6 +39,8 @@ def test_it_is_the_list_of_what_was_appended(parts: list[list[Reject]], packed: 
     finally:
         refused._HELD = before
     assert list(found) == plain
+    assert found == plain
+    assert not plain or found[-1] == plain[-1]
     assert (len(found), bool(found)) == (len(plain), bool(plain))
     counts = found.counts()
     assert sum(counts.values()) == len(plain)
@@ -72,7 +74,7 @@ def peak(): return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").
 import numpy, polars
 before = peak()
 some = Refused()
-for i in range(1_000_000):
+for i in range(300_000):
     some.append(Reject(i, "broken JSON: cut off", None, 30 * i))
 rows = sum(frame.height for frame in some.frames("s"))
 print(rows, peak() - before)
@@ -80,8 +82,8 @@ print(rows, peak() - before)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
-def test_a_million_take_few_bytes_each() -> None:
+def test_many_take_few_bytes_each() -> None:
     done = subprocess.run([sys.executable, "-c", _MANY], capture_output=True, text=True, check=True)
     rows, peak = map(int, done.stdout.split())
-    assert rows == 1_000_000
-    assert peak < 100
+    assert rows == 300_000
+    assert peak < 60

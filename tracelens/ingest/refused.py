@@ -52,6 +52,11 @@ class Refused(list[Reject]):
             yield Reject(line, reason, surface, None if offset == _NOWHERE else offset, excerpt)
         yield from super().__iter__()
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, list) and list(iter(self)) == list(iter(other))
+
+    __hash__ = None
+
     def append(self, reject: Reject) -> None:
         """Add one."""
         super().append(reject)
@@ -59,14 +64,18 @@ class Refused(list[Reject]):
             self._pack()
 
     def extend(self, rejects: Iterable[Reject]) -> None:
-        """Add some; those of another such list are taken over without being unpacked."""
+        """Add some; those of another such list are taken over without being unpacked, and are no more in that one."""
         if isinstance(rejects, Refused):
             self._pack()
             rejects._pack()
+            if not self._lines:  # without a copy
+                self.__dict__, rejects.__dict__ = rejects.__dict__, self.__dict__
+                return
             codes = [self._code(kind) for kind in rejects._kinds]
             self._lines += rejects._lines
             self._offsets += rejects._offsets
             self._codes.extend(map(codes.__getitem__, rejects._codes))
+            rejects.clear()
             return
         for reject in rejects:
             self.append(reject)
@@ -81,7 +90,7 @@ class Refused(list[Reject]):
         del self._lines[:], self._offsets[:], self._codes[:]
 
     def __getitem__(self, index: SupportsIndex | slice) -> Any:
-        raise TypeError("go through them, or ask for a frame")
+        return list(iter(self))[index]  # for a look at few; all are gone through
 
     def _code(self, kind: _Kind) -> int:
         return self._kinds.setdefault(kind, len(self._kinds))

@@ -173,7 +173,6 @@ def _walked(
         log, "lines one by one" if slow else "all by the fast road", source=job.file.name, lines=found.lines, slow=slow
     )
     others.rejects += found.problems
-    others.rejects += written.faults
     return _write(job, others, engines, labels, out, written)
 
 
@@ -232,7 +231,6 @@ def _sifted(job: Job, shape: fast.Shape, engines: Sequence[Engine], labels: Labe
     reading = _reading_of(found, ())
     reading.parsed, reading.rejects = others.parsed, others.rejects
     written.faults.place(offsets(job.file, written.faults.lines()))
-    reading.rejects += written.faults
     _write(job, reading, engines, labels, out, written)
     return out
 
@@ -294,6 +292,7 @@ def _write(
     if written is not None:
         stem += "-x"  # beside the files that the fast road has written
         both = written.rows + len(written.faults)
+        rejects += written.faults
         claimed += both
         rows[written.table] = written.rows
         surfaces[_surface(written.table)] = both
