@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import polars as pl
 
 from tracelens.engines.base import Parsed, Reject
+from tracelens.engines.vllm import shapes
 
 # Name, what the message starts with (a regular expression), and what takes the rows of `split` that do.
 LineSurface = tuple[str, str, Callable[[str, pl.DataFrame, Parsed], None]]
@@ -75,6 +76,8 @@ _ENGINE_KEYS = {
     "waiting": r"(?:Waiting|Pending): (\d+) reqs",
     "kv": rf" \w+ KV cache usage: ({_NUM})%",
 }
+_ENGINE_INTS = ("engine", "running", "waiting")
+_ENGINE_NEEDED = ("generation_tput",)
 _ITERATION = (
     r"^(?:Engine (?P<engine>\d+): )?Iteration\((?P<iteration>\d+)\): (?P<context_requests>\d+) context requests, "
     r"(?P<context_tokens>\d+) context tokens, (?P<requests>\d+) generation requests, "
@@ -101,6 +104,13 @@ def parse(frame: pl.DataFrame, others: Sequence[LineSurface] = ()) -> Parsed:
         others: more surfaces, for the lines that are none of this module's.
     """
     parsed = Parsed()
+    if "process" not in frame.columns:
+        frame = frame.with_columns(process=pl.lit(None, pl.String))
+    found, frame = _SHAPES.read(frame)
+    for surface, rows in found.items():
+        _IN_BULK[surface](surface, rows, parsed)
+    if not frame.height:
+        return parsed
     rest = _taken(split(frame), _SURFACES, parsed)
     if others and rest.height:
         _taken(rest, others, parsed)
@@ -216,10 +226,15 @@ def _v1(surface: str, hit: pl.DataFrame, parsed: Parsed) -> None:
     # A cut tail leaves a shorter number or fewer of them: three decimals each, and their sum is the mean.
     whole = rates.list.eval(pl.element().str.contains(r"^[01]\.\d{3}$")).list.all()
     frame = frame.with_columns(rates=pl.when(whole).then(rates).cast(pl.List(pl.Float64), strict=False))
+    _v1_rows(surface, frame.drop("_per_pos"), parsed)
+
+
+def _v1_rows(surface: str, frame: pl.DataFrame, parsed: Parsed) -> None:
+    """Rates are kept where their sum is the mean."""
     total, slack = pl.col("rates").list.sum(), 0.00501 + 0.0005 * pl.col("rates").list.len()
     near = [(total + bonus - pl.col("mal")).abs() <= slack for bonus in (0, 1)]
     fits = pl.any_horizontal(near).fill_null(False)
-    _keep(surface, frame.with_columns(rates=pl.when(fits).then("rates")).drop("_per_pos"), _COUNTED, parsed)
+    _keep(surface, frame.with_columns(rates=pl.when(fits).then("rates")), _COUNTED, parsed)
 
 
 def _speculative(surface: str, hit: pl.DataFrame, parsed: Parsed) -> None:
@@ -243,10 +258,12 @@ def _stage(surface: str, hit: pl.DataFrame, parsed: Parsed) -> None:
 
 
 def _engine(surface: str, hit: pl.DataFrame, parsed: Parsed) -> None:
-    frame = _numbers(
-        _keys(hit, _ENGINE_KEYS), ("engine", "running", "waiting"), ("prompt_tput", "generation_tput", "kv")
-    )
-    _keep(surface, frame, ("generation_tput",), parsed)
+    frame = _numbers(_keys(hit, _ENGINE_KEYS), _ENGINE_INTS, ("prompt_tput", "generation_tput", "kv"))
+    _engine_rows(surface, frame, parsed)
+
+
+def _engine_rows(surface: str, frame: pl.DataFrame, parsed: Parsed) -> None:
+    _keep(surface, frame, _ENGINE_NEEDED, parsed)
 
 
 def _iteration(surface: str, hit: pl.DataFrame, parsed: Parsed) -> None:
@@ -279,12 +296,25 @@ def _start(surface: str, hit: pl.DataFrame, parsed: Parsed) -> None:
     _keep(surface, frame.filter(pl.col("message").str.contains(_START)), ("message",), parsed)
 
 
+_V1_LINE, _ENGINE_LINE = (
+    r"^SpecDecoding metrics: ",
+    r"^(?:Engine \d+: |\d+ Engines Aggregated: )?Avg prompt throughput: ",
+)
 _SURFACES: Sequence[LineSurface] = (
-    ("vllm.v1_line", r"^SpecDecoding metrics: ", _v1),
+    ("vllm.v1_line", _V1_LINE, _v1),
     ("vllm.v0_line", r"^Speculative metrics: ", _speculative),
     ("vllm.stage_times", r"^SpecDecodeWorker stage times: ", _stage),
-    ("vllm.engine_line", r"^(?:Engine \d+: |\d+ Engines Aggregated: )?Avg prompt throughput: ", _engine),
+    ("vllm.engine_line", _ENGINE_LINE, _engine),
     ("vllm.iteration_line", r"^(?:Engine \d+: )?Iteration\(", _iteration),
     ("vllm.request_line", r"^Received request ", _request),
     ("vllm.start", r"^(?:Initializing an? |non-default args: |vLLM API server version )", _start),
 )
+# The lines that a busy server writes every few seconds.
+_SHAPES = shapes.Reader(
+    _WHOLE_PREFIX,
+    (
+        shapes.Kind("vllm.v1_line", _V1_LINE, _V1_KEYS, _COUNTED, (*_COUNTED, "mal", "drafted_tput"), rates="per_pos"),
+        shapes.Kind("vllm.engine_line", _ENGINE_LINE, _ENGINE_KEYS, _ENGINE_INTS, _ENGINE_NEEDED),
+    ),
+)
+_IN_BULK = {"vllm.v1_line": _v1_rows, "vllm.engine_line": _engine_rows}
