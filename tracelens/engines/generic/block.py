@@ -170,5 +170,11 @@ def broken_identities(name: str, frame: pl.DataFrame) -> pl.Series:
         frame: rows with all columns of the table but `NOT_READ`.
     """
     frame = frame.with_columns(_list_facts(name, frame))
-    rules = [pl.when(pl.sql_expr(expression).not_()).then(pl.lit(label)) for label, expression in IDENTITIES[name]]
-    return frame.select(pl.coalesce(rules).alias("broken"))["broken"]
+    broken = {label: pl.sql_expr(expression).not_() for label, expression in IDENTITIES[name]}
+    # Nearly all rows keep all of them: truths are cheap, the names are looked up for the others only.
+    bad = frame.select(pl.any_horizontal(*broken.values()).fill_null(False)).to_series()
+    found = pl.Series("broken", [], pl.String).extend_constant(None, frame.height)
+    if not bad.any():
+        return found
+    named = frame.filter(bad).select(pl.coalesce(pl.when(b).then(pl.lit(label)) for label, b in broken.items()))
+    return found.scatter(bad.arg_true(), named.to_series())

@@ -93,18 +93,19 @@ def _timed(text: Mapping[str, pl.DataFrame], context: Context) -> dict[str, pl.D
     """Frames in file order with `ts` and `ts_basis`; the year of one line follows from its neighbours' of any kind."""
     if not text:
         return {}
-    frames = {
-        surface: frame.sort("line", maintain_order=True).with_row_index("_row") for surface, frame in text.items()
-    }
-    stamps = pl.concat([f.select("line", "stamp", "inner", "_row", _surface=pl.lit(s)) for s, f in frames.items()])
+    frames = {surface: _in_order(frame) for surface, frame in text.items()}
+    numbers = {surface: number for number, surface in enumerate(frames)}
+    stamps = pl.concat([
+        f.select("line", "stamp", "inner", _surface=pl.lit(numbers[s], pl.Int32)) for s, f in frames.items()
+    ])  # fmt: skip
     stamps = stamps.sort("line", maintain_order=True)
-    stamps = pl.concat(
-        [stamps.select("_surface", "_row"), context.resolve(stamps.select("stamp", "inner"))], how="horizontal"
-    )
-    parts = stamps.partition_by("_surface", as_dict=True, include_key=False)
-    return {
-        s: f.join(parts[(s,)], on="_row", how="left", maintain_order="left").drop("_row") for s, f in frames.items()
-    }
+    times = context.resolve(stamps.select("stamp", "inner"))
+    # Stable all the way: the times of a surface come in the order of its rows.
+    return {s: f.hstack(times.filter(stamps["_surface"] == numbers[s])) for s, f in frames.items()}
+
+
+def _in_order(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame if frame["line"].is_sorted() else frame.sort("line", maintain_order=True)
 
 
 def _with_run(frame: pl.DataFrame, runs: pl.DataFrame | None) -> pl.DataFrame:
