@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ PIPE_CLOSED = 141  # as every Unix tool whose reader went away
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code (CLI contract)."""
+    # Imports make thousands of objects that stay: the collector's walks over them are a tenth of the start-up.
+    gc.set_threshold(50_000, 20, 20)
     sys.exit(run(sys.argv[1:] if args is None else args))
 
 

@@ -105,7 +105,10 @@ def _timed(text: Mapping[str, pl.DataFrame], context: Context) -> dict[str, pl.D
 
 
 def _in_order(frame: pl.DataFrame) -> pl.DataFrame:
-    return frame if frame["line"].is_sorted() else frame.sort("line", maintain_order=True)
+    """In the order of lines, and marked so: later sorts have nothing to do."""
+    if not frame["line"].is_sorted():
+        frame = frame.sort("line", maintain_order=True)
+    return frame.with_columns(pl.col("line").set_sorted())
 
 
 def _with_run(frame: pl.DataFrame, runs: pl.DataFrame | None) -> pl.DataFrame:

@@ -56,7 +56,9 @@ def recover(accepted: Ints, drafted: Ints, mean_drafts: Floats, rates: Floats, d
     start = np.where(full, lowest, np.clip(guess, low, high))
     best = np.full(lines, -1, dtype=np.int64)
     solutions = np.zeros(lines, dtype=np.int64)
-    for step in sorted(range(-_REACH, _REACH + 1), key=abs):
+    possible = low <= high
+    down, up = (int(d[possible].max(initial=0)) for d in (start - low, high - start))
+    for step in sorted(range(-min(_REACH, down), min(_REACH, up) + 1), key=abs):
         n = start + step
         # Only lines whose range still holds this candidate; ranges are a few rounds wide for most.
         at = np.flatnonzero((n >= low) & (n <= high) & (n > 0))
