@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _WORTH = 1 << 18
 _WIDTH = 4
 _MOST = 64  # anchors that are found by vector instructions
-_SAMPLE = 1 << 15
+_SAMPLE = 1 << 14
 # Hits of anchors to a byte from which on the automaton is cheaper.
 _OFTEN = 1 / 64
 # Anchors are chosen again when so many more of their hits are no needle than are one.

@@ -56,6 +56,7 @@ def recover(accepted: Ints, drafted: Ints, mean_drafts: Floats, rates: Floats, d
     start = np.where(full, lowest, np.clip(guess, low, high))
     best = np.full(lines, -1, dtype=np.int64)
     solutions = np.zeros(lines, dtype=np.int64)
+    by_position = np.ascontiguousarray(rates.T)
     possible = low <= high
     down, up = (int(d[possible].max(initial=0)) for d in (start - low, high - start))
     for step in sorted(range(-min(_REACH, down), min(_REACH, up) + 1), key=abs):
@@ -64,7 +65,7 @@ def recover(accepted: Ints, drafted: Ints, mean_drafts: Floats, rates: Floats, d
         at = np.flatnonzero((n >= low) & (n <= high) & (n > 0))
         if not at.size:
             continue
-        fits = at[_feasible(n[at], accepted[at], rates[at], half)]
+        fits = at[_feasible(n[at], accepted[at], by_position[:, at], half)]
         best[fits] = np.where(best[fits] < 0, n[fits], best[fits])
         solutions[fits] += 1
     exact = (solutions == 1) & (high - low <= _REACH)
@@ -91,11 +92,17 @@ def _bounds(n: Ints, rates: Floats, half: float) -> tuple[Ints, Ints]:
 
 
 def _feasible(n: Ints, accepted: Ints, rates: Floats, half: float) -> Bools:
-    low, high = _bounds(n, rates, half)
+    """Whether counts for n rounds exist; `rates` has the shape (K, N): long vectors are what NumPy is quick at."""
     # Counts fall from position to position: a later one can't be higher than an earlier one may be.
-    high = np.minimum.accumulate(high, axis=1)
-    low = np.maximum.accumulate(low[:, ::-1], axis=1)[:, ::-1]
-    ok: Bools = (low <= high).all(axis=1) & (low.sum(axis=1) <= accepted) & (accepted <= high.sum(axis=1))
+    highs = [np.minimum(np.floor(n * (rate + half) + _EPS), n) for rate in rates]
+    for i in range(1, len(highs)):
+        np.minimum(highs[i], highs[i - 1], out=highs[i])
+    lows = [np.maximum(np.ceil(n * (rate - half) - _EPS), 0) for rate in rates]
+    for i in range(len(lows) - 2, -1, -1):
+        np.maximum(lows[i], lows[i + 1], out=lows[i])
+    ok: Bools = (sum(lows) <= accepted) & (accepted <= sum(highs))
+    for low, high in zip(lows, highs, strict=True):
+        ok &= low <= high
     return ok
 
 
