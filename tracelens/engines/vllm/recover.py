@@ -69,7 +69,7 @@ def recover(accepted: Ints, drafted: Ints, mean_drafts: Floats, rates: Floats, d
         best[fits] = np.where(best[fits] < 0, n[fits], best[fits])
         solutions[fits] += 1
     exact = (solutions == 1) & (high - low <= _REACH)
-    per_pos, unique = _counts(np.maximum(best, 0), accepted, rates, half)
+    per_pos, unique = _counts(np.maximum(best, 0), accepted, by_position, half)
     return Recovered(best, per_pos, exact & unique & (best > 0))
 
 
@@ -85,42 +85,39 @@ def _round_range(accepted: Ints, drafted: Ints, mean: Floats, lowest: Ints) -> t
     )
 
 
-def _bounds(n: Ints, rates: Floats, half: float) -> tuple[Ints, Ints]:
-    low = np.ceil(n[:, None] * (rates - half) - _EPS).astype(np.int64)
-    high = np.floor(n[:, None] * (rates + half) + _EPS).astype(np.int64)
-    return np.maximum(low, 0), np.minimum(high, n[:, None])
+def _limits(n: Ints, rates: Floats, half: float) -> tuple[list[Floats], list[Floats]]:
+    """Least and most counts by position for n rounds; `rates` has the shape (K, N): NumPy is quick at long vectors."""
+    # Counts fall from position to position: a later one can't be higher than an earlier one may be.
+    high = [np.minimum(np.floor(n * (rate + half) + _EPS), n) for rate in rates]
+    for i in range(1, len(high)):
+        np.minimum(high[i], high[i - 1], out=high[i])
+    low = [np.maximum(np.ceil(n * (rate - half) - _EPS), 0) for rate in rates]
+    for i in range(len(low) - 2, -1, -1):
+        np.maximum(low[i], low[i + 1], out=low[i])
+    return low, high
 
 
 def _feasible(n: Ints, accepted: Ints, rates: Floats, half: float) -> Bools:
-    """Whether counts for n rounds exist; `rates` has the shape (K, N): long vectors are what NumPy is quick at."""
-    # Counts fall from position to position: a later one can't be higher than an earlier one may be.
-    highs = [np.minimum(np.floor(n * (rate + half) + _EPS), n) for rate in rates]
-    for i in range(1, len(highs)):
-        np.minimum(highs[i], highs[i - 1], out=highs[i])
-    lows = [np.maximum(np.ceil(n * (rate - half) - _EPS), 0) for rate in rates]
-    for i in range(len(lows) - 2, -1, -1):
-        np.maximum(lows[i], lows[i + 1], out=lows[i])
-    ok: Bools = (sum(lows) <= accepted) & (accepted <= sum(highs))
-    for low, high in zip(lows, highs, strict=True):
-        ok &= low <= high
+    low, high = _limits(n, rates, half)
+    ok: Bools = (sum(low) <= accepted) & (accepted <= sum(high))
+    for least, most in zip(low, high, strict=True):
+        ok &= least <= most
     return ok
 
 
 def _counts(n: Ints, accepted: Ints, rates: Floats, half: float) -> tuple[Ints, Bools]:
     """Counts nearest to n*rate that fall from left to right and add up to `accepted`; and whether no other do."""
-    low, high = _bounds(n, rates, half)
-    high = np.minimum.accumulate(high, axis=1)
-    low = np.maximum.accumulate(low[:, ::-1], axis=1)[:, ::-1]
-    counts = np.clip(np.rint(n[:, None] * rates).astype(np.int64), low, high)
-    missing = accepted - counts.sum(axis=1)
-    for i in range(rates.shape[1]):  # lift from the left: stays non-increasing
-        room = np.clip(missing, 0, high[:, i] - counts[:, i])
-        counts[:, i] += room
+    low, high = _limits(n, rates, half)
+    counts = [np.clip(np.rint(n * rate), *limits) for rate, *limits in zip(rates, low, high, strict=True)]
+    missing = accepted - sum(counts)
+    for most, count in zip(high, counts, strict=True):  # lift from the left: stays non-increasing
+        room = np.clip(missing, 0, most - count)
+        np.add(count, room, out=count)
         missing -= room
-    for i in range(rates.shape[1] - 1, -1, -1):  # lower from the right
-        room = np.clip(-missing, 0, counts[:, i] - low[:, i])
-        counts[:, i] -= room
+    for least, count in zip(reversed(low), reversed(counts), strict=True):  # lower from the right
+        room = np.clip(-missing, 0, count - least)
+        np.subtract(count, room, out=count)
         missing += room
-    free = (high > low).sum(axis=1)
-    unique = (accepted == low.sum(axis=1)) | (accepted == high.sum(axis=1)) | (free <= 1)
-    return counts, unique
+    free = sum(most > least for least, most in zip(low, high, strict=True))
+    unique = (accepted == sum(low)) | (accepted == sum(high)) | (free <= 1)
+    return np.stack(counts, axis=1).astype(np.int64), unique
