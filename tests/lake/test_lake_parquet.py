@@ -68,3 +68,24 @@ def test_tables_without_a_day(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     assert write_table("runs", frame, lambda r: tmp_path / r, "s") == 1
     assert duckdb.sql(f"select config['a'] from '{tmp_path}/runs/s-0.parquet'").fetchall() == [("b",)]
+
+
+def test_a_day_that_comes_back_is_in_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    days = [1, 1, 2, None, 1, 2, 3, 3, None]
+    stamps = [None if d is None else datetime(2026, 4, d, 12) for d in days]
+    rows = pl.DataFrame({"ts_end": stamps, "source_line": range(len(days))}).cast({"ts_end": pl.Datetime("us")})
+    rows = rows.with_columns(run_id=pl.lit("a"), engine=pl.lit("vllm"), surface=pl.lit("x"), source_id=pl.lit("s"))
+    for runs in (1000, 3):  # few stretches of one day each, or too many of them
+        monkeypatch.setattr("tracelens.lake.parquet._RUNS", runs)
+        lake = tmp_path / str(runs)
+
+        def place(name: str, lake: Path = lake) -> Path:
+            (lake / name).parent.mkdir(parents=True, exist_ok=True)
+            return lake / name
+
+        assert write_table("windows", rows, place, "s") == len(days)
+        for day in {*days}:
+            name = f"date={NO_DAY if day is None else f'2026-04-0{day}'}"
+            (file,) = (lake / "windows" / name).glob("*.parquet")
+            told = pq.read_table(file, columns=["source_line"], partitioning=None)["source_line"].to_pylist()
+            assert told == [i for i, d in enumerate(days) if d == day]

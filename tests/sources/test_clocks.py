@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tracelens.errors import InputError
 from tracelens.sources.clocks import resolve
+from tracelens.sources.stamps import parse_stamps
 
 Texts = list[str | None]
 
@@ -205,3 +206,9 @@ def test_years_come_back_from_yearless_stamps(start: datetime, steps: list[int])
 @given(st.lists(st.text(max_size=30) | st.from_regex(r"\A[0-9:T./ Z+-]{0,30}\Z"), max_size=20), st.booleans())
 def test_noise_never_raises(texts: list[str], zoned: bool) -> None:
     inner(list(texts), tz="Europe/Berlin" if zoned else None)
+
+
+def test_stamps_of_neighbours_are_read_once_and_told_of_each() -> None:
+    cycle = ["04-19 12:00:01", "04-19 12:00:01", None, None, " 04-19 12:00:02", "x", "x"]
+    text = pl.Series(cycle * 400, dtype=pl.String)
+    assert parse_stamps(text).equals(pl.concat([parse_stamps(pl.Series([c], dtype=pl.String)) for c in cycle] * 400))

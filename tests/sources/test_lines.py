@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracelens.sources import lines
 from tracelens.sources.lines import LineFinder
 from tracelens.sources.stream import Block
 
@@ -174,3 +175,39 @@ def test_any_parts_and_any_split(parts: list[tuple[str, str, int]], cuts: list[i
     expected += waiting.values()
     rows = run("".join(lines).encode(), cuts)
     assert sorted(row[2] for row in rows) == sorted(one for one in expected if NEEDLE in one)
+
+
+def test_lines_of_several_blocks_are_given_together() -> None:
+    finder = LineFinder([b"aa", b"zz"])
+    finder.add(Block(b"x\naa\n", 1, 0))
+    held = finder.held
+    finder.add(Block(b"b\nzz \xff\n", 3, 5))
+    assert 0 < held < finder.held
+    assert finder.take().select("line", "offset", "text").rows() == [(2, 2, "aa"), (4, 7, "zz \ufffd")]
+    assert finder.found == {b"aa", b"zz"}
+    assert finder.held == 0
+    assert finder.take().height == 0
+    assert finder.found == set()
+
+
+@pytest.mark.parametrize("others", [0, 2000])
+def test_keys_count_in_lines_with_a_brace(others: int) -> None:
+    braces = b"GET /{id}\n" * others
+    text = b'say "key"\nx {"key": 1}\n' + braces + b'last {"key": 2}'
+    got = LineFinder([b"aa"], [b'"key"']).find(Block(text, 1, 0))
+    # Where most lines have a brace, all are searched; what is no object is no record then either.
+    assert got["line"].to_list() == ([1] if others else []) + [2, 3 + others]
+
+
+def test_keys_of_a_document_stand_apart_from_its_braces() -> None:
+    finder = LineFinder([b"aa"], [b'"key"'])
+    finder.add(Block(b'[\n {\n  "key": 1\n', 1, 0), document=True)
+    assert finder.take()["line"].to_list() == [3]
+
+
+@given(st.lists(st.sampled_from([b"aa", b"b aa c", b"", b"noise " * 40]), max_size=40), st.booleans())
+def test_few_hits_and_many_give_the_same_lines(texts: list[bytes], ended: bool) -> None:
+    data = b"\n".join(texts) + b"\n" * ended
+    hits = [at for at in range(len(data)) if data.startswith(b"aa", at)]
+    if hits:
+        assert [x.tolist() for x in lines._few(data, hits)] == [x.tolist() for x in lines._many(data, hits)]
