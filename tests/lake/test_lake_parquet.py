@@ -89,3 +89,12 @@ def test_a_day_that_comes_back_is_in_one_file(tmp_path: Path, monkeypatch: pytes
             (file,) = (lake / "windows" / name).glob("*.parquet")
             told = pq.read_table(file, columns=["source_line"], partitioning=None)["source_line"].to_pylist()
             assert told == [i for i, d in enumerate(days) if d == day]
+
+
+def test_rows_without_a_stamp_are_all_written(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"source_line": [1, 2, 3]})
+    frame = frame.with_columns(pl.lit("a").alias(c) for c in ("run_id", "engine", "surface", "source_id"))
+    (tmp_path / f"windows/date={NO_DAY}").mkdir(parents=True)
+    assert write_table("windows", frame, lambda name: tmp_path / name, "s") == 3
+    (file,) = tmp_path.rglob("s-0.parquet")
+    assert pq.ParquetFile(file).metadata.num_rows == 3

@@ -208,7 +208,8 @@ def test_noise_never_raises(texts: list[str], zoned: bool) -> None:
     inner(list(texts), tz="Europe/Berlin" if zoned else None)
 
 
-def test_stamps_of_neighbours_are_read_once_and_told_of_each() -> None:
-    cycle = ["04-19 12:00:01", "04-19 12:00:01", None, None, " 04-19 12:00:02", "x", "x"]
+@pytest.mark.parametrize("first", ["04-19 12:00:00", None])
+def test_stamps_of_neighbours_are_read_once_and_told_of_each(first: str | None) -> None:
+    cycle = [first, first, "04-19 12:00:01", "04-19 12:00:01", None, None, " 04-19 12:00:02", "x", "x"]
     text = pl.Series(cycle * 400, dtype=pl.String)
     assert parse_stamps(text).equals(pl.concat([parse_stamps(pl.Series([c], dtype=pl.String)) for c in cycle] * 400))

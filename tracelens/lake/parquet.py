@@ -49,7 +49,7 @@ def write_table(name: str, frame: pl.DataFrame, place: Callable[[str], Path], st
 
     column = DAY_OF[name]
     day = pl.col(column).dt.date() if column in frame.columns else pl.lit(None, pl.Date)
-    for value, part in _by_day(frame, frame.select(day.alias("day"))["day"]):
+    for value, part in _by_day(frame, frame.with_columns(_day=day)["_day"]):
         folder = NO_DAY if value is None else value.isoformat()
         write_arrow(to_arrow(name, part), place(f"{name}/date={folder}/{stem}-0.parquet"))
     return frame.height

@@ -35,7 +35,8 @@ def parse_stamps(text: pl.Series) -> pl.DataFrame:
     text = text.cast(pl.String).alias("text")
     if len(text) > _MANY and text.null_count() < len(text):
         # A server writes several lines a second: neighbours with one stamp are read once.
-        first = text.ne_missing(text.shift()).fill_null(True)
+        first = text.ne_missing(text.shift())
+        first[0] = True
         if 2 * first.sum() <= _MANY + len(text):
             return parse_stamps(text.filter(first))[(first.cum_sum() - 1).cast(pl.UInt32)]
     text = text.str.strip_chars()
