@@ -24,7 +24,11 @@ def run(command: Sequence[str], env: dict[str, str] | None = None) -> Sample:
     begun = time.monotonic()
     # A pipe, not /dev/null: grep stops at the first match when nobody reads.
     both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    process = subprocess.Popen(command, env={**os.environ, **(env or {})}, **both)
+    own = {**os.environ, **(env or {})}
+    own.pop(
+        "PYTHONDONTWRITEBYTECODE", None
+    )  # an installed package has its bytecode; a checkout gets it with the first run
+    process = subprocess.Popen(command, env=own, **both)
     assert process.stdout is not None
     message = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)
