@@ -83,7 +83,7 @@ def _reader(work: Path) -> Act:
 def _staged(work: Path) -> Act:
     """The roads for canonical JSON lines, down to the files."""
     from benchmarks.faults import _staged as staged
-    from tracelens.ingest import fast, hunt  # noqa: F401  (instrumented)
+    from tracelens.ingest import fast, quick, walk  # noqa: F401  (instrumented)
 
     path = work / "case.log"
 

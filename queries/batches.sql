@@ -12,10 +12,9 @@
 --   step_gain         share of the shared steps' time that would go if this class ran elsewhere: its positions x what a
 --                     position adds to the verify pass; NULL where draft lengths or batches do not tell that
 --   verify_ms_per_position  what one more verified position of a step adds to its verify pass, ms (slope within runs)
--- Basis: rounds; weighted; steps with prefill are left out of times. What is told of steps is told by one step in so many
--- where there are more than two million rounds; mixed_steps and mixed_rounds are scaled up then. Rolled-up rounds name
--- no step: what needs one is told of the single rounds, and mixed_steps and mixed_rounds are NULL; their step_share is a
--- mean.
+-- Basis: rounds; weighted; steps with prefill are left out of times. Beyond two million rounds one step in so many
+-- tells what is told of steps; mixed_steps and mixed_rounds are scaled up then. Rolled-up rounds name no step: what
+-- needs one is told of the single rounds, and mixed_steps and mixed_rounds are NULL; their step_share is a mean.
 with rate as (
   select greatest(1, sum(records) // 1000000)::bigint as every from held where grain = 'round'
 ), wholes as (

@@ -41,7 +41,16 @@ def asked_for(remedy: str) -> tuple[str, list[str]]:
 @pytest.mark.parametrize("need", sorted({need for needs in NEEDS.values() for need in needs} | set(GROUPS.values())))
 def test_every_need_of_a_canonical_log_has_fields_of_the_schema(need: str) -> None:
     text = switch_on(need, ["acme"], {"acme"})
-    if need in ("baseline", "baseline_tpot", "matched", "matched_tpot", "task_type", "phases_alike", "steps_alike"):
+    if need in (
+        "single_requests",
+        "baseline",
+        "baseline_tpot",
+        "matched",
+        "matched_tpot",
+        "task_type",
+        "phases_alike",
+        "steps_alike",
+    ):
         assert text == switch_on(need, ["acme"])
         return
     assert "canonical JSON" not in text, "that is what the log is already"

@@ -82,7 +82,7 @@ def test_a_file_that_the_system_does_not_give(
     def away(*_: object, **__: object) -> None:
         raise OSError(116, "Stale file handle")
 
-    monkeypatch.setattr(pq, "read_table", away)
+    monkeypatch.setattr(pq, "ParquetFile", away)
     assert run(["ingest", str(tmp_path / "a.log"), "--lake", str(lake)]) == 3
     told = capsys.readouterr().err
     assert "can't be read: " in told

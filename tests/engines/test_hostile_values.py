@@ -164,6 +164,10 @@ RECORDS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+#: Lines of text logs in an envelope: no record of their own.
+TEXT = ("vllm-cudagraph", "vllm-batchsize", "vllm-iteration")
+
+
 def of_files() -> Iterator[tuple[str, dict[str, Any]]]:
     """The first record of each shape in the files of real engines."""
     seen: set[str] = set()
@@ -178,7 +182,7 @@ def of_files() -> Iterator[tuple[str, dict[str, Any]]]:
                 continue
             shape = f"{path.name}{sorted(value)}"
             if (
-                not path.name.startswith(("real_aux", "vllm-cudagraph"))
+                not path.name.startswith(("real_aux", *TEXT))
                 and shape not in seen
                 and len(line) < 6000
                 and len([s for s in seen if s.startswith(path.name)]) < 2

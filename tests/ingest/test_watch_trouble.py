@@ -157,27 +157,27 @@ def test_other_writers_and_readers_are_no_end(logs: Path, lake: Path, monkeypatc
     watcher = watching(lake, logs)
     look(watcher)
     count = [0]
-    real = pq.read_table
+    real = pq.ParquetFile
 
     def meddling(*args: Any, **kwargs: Any) -> Any:
-        monkeypatch.setattr(pq, "read_table", real)
+        monkeypatch.setattr(pq, "ParquetFile", real)
         lock = locks.exclusive(lake / journal.STAGING / LOCK, 0.0)
         if lock is None:  # nobody can come between now
-            monkeypatch.setattr(pq, "read_table", meddling)
+            monkeypatch.setattr(pq, "ParquetFile", meddling)
             return real(*args, **kwargs)
         lock.release()
         count[0] += 1
         add(other / "b.log", *clocks(1, count[0]))
         ingest([str(other)], lake, IngestOptions(year=2026, jobs=1))
         if count[0] % 6:
-            monkeypatch.setattr(pq, "read_table", meddling)
+            monkeypatch.setattr(pq, "ParquetFile", meddling)
         return real(*args, **kwargs)
 
     for n in range(3):
         add(logs / "a.log", *clocks(2, 13 + n))
-        monkeypatch.setattr(pq, "read_table", meddling)
+        monkeypatch.setattr(pq, "ParquetFile", meddling)
         assert look(watcher).read == ("a.log",)
-        monkeypatch.setattr(pq, "read_table", real)
+        monkeypatch.setattr(pq, "ParquetFile", real)
     assert count[0] == 18
     ingest([str(other)], lake, IngestOptions(year=2026, jobs=1))
     same_as_fresh(lake, logs, other)

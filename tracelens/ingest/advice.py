@@ -24,7 +24,7 @@ FIGURES: Mapping[str, tuple[str, ...]] = {
 # Needs that no file meets alone, or that a report can do without (a drafter that always drafts has no plain steps).
 _ELSEWHERE = frozenset({
     "baseline", "baseline_tpot", "matched", "matched_tpot", "plain_steps", "length", "timed_drafts", "phases_alike",
-    "steps_alike",
+    "steps_alike", "single_requests",
 })  # fmt: skip
 _COUNTS = frozenset({"counts", "drafted", "draft_lengths", "rounds", "emitted", "requests"})
 _OF_DRAFTS = _COUNTS | {"draft_time"}
