@@ -86,13 +86,13 @@ class Server:
 
 def series(
     engine: str, pages: int, *, seed: int = 1, restarts: Sequence[int] = (), began: bool = False,
-    speculates: bool = True,
+    speculates: bool = True, boot: float = 3.25,
 ) -> list[str]:  # fmt: skip
-    """Pages of a server; it starts anew before some of them."""
+    """Pages of a server; it starts anew, `boot` seconds, before some of them."""
     out = []
     for i in range(pages):
         if i == 0 or i in restarts:
-            server = Server(engine, seed + i, NOON + 10 * i - 3.25 if began else None)
+            server = Server(engine, seed + i, NOON + 10 * i - boot if began else None)
         server.works(speculates)
         out.append(server.page(NOON + 10 * i))
     return out
@@ -270,7 +270,8 @@ def cuts(draw: st.DrawFn, number: int) -> tuple[list[str], list[list[str]]]:
     began = engine == "vllm" and draw(st.booleans())
     # Restarts that counters do not show are known by the moment of the start alone.
     restarts = draw(st.lists(st.integers(1, count - 1), max_size=2, unique=True)) if began else []
-    pages = series(engine, count, seed=100 * number, restarts=restarts, began=began)
+    # No two servers began at the same millisecond: by it, processes of other folders are known again.
+    pages = series(engine, count, seed=100 * number, restarts=restarts, began=began, boot=3.25 + number / 64)
     files: list[list[str]] = [[] for _ in range(draw(st.integers(1, 4)))]
     if draw(st.booleans()):
         edges = sorted(draw(st.lists(st.integers(0, count), min_size=len(files) - 1, max_size=len(files) - 1)))
