@@ -890,7 +890,7 @@ group by engine, model, traffic, run_id;
 create or replace view prices as
 select stratum, stratum is null as is_total, traffic, engine, model, batch_bucket, context_bucket,
        null::double as price, null::double as tpot, null::varchar as basis
-from unit_sums where false;
+from strata where false;
 
 -- unit_sums beside the plain steps of the same rounds, ms: b = w x price. A row a stratum (is_total = 0), and again for
 -- the total with the total's prices (is_total = 1, stratum NULL).

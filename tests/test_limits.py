@@ -45,7 +45,7 @@ def test_no_cap_of_the_readers_is_missing() -> None:
 
 
 def reasons(lake: Path) -> list[str]:
-    with connect(lake) as con:
+    with connect(lake, keep=True) as con:
         return [row[0] for row in con.execute("select reason from rejects order by line").fetchall()]
 
 

@@ -108,7 +108,7 @@ def test_what_cannot_be_counts_nowhere_and_is_told(tmp_path: Path) -> None:
 
 def test_a_run_keeps_its_role(tmp_path: Path) -> None:
     row = {"run_id": "off", "role": "baseline", "num_speculative_tokens": 2**31 - 1}
-    con = connect(write_lake(tmp_path / "lake", rounds=[ROUND], runs=[row]))
+    con = connect(write_lake(tmp_path / "lake", rounds=[ROUND], runs=[row]), keep=True)
     assert con.execute("select role, num_speculative_tokens from runs").fetchall() == [("baseline", None)]
 
 

@@ -303,7 +303,7 @@ def test_requests_and_their_sums_count_once(tmp_path: Path) -> None:
     (folder / "profile_export_aiperf.json").write_text(json.dumps(sums), encoding="utf-8")
     lake = tmp_path / "lake"
     ingest_paths([str(folder)], lake, IngestOptions())
-    with connect(lake) as con:
+    with connect(lake, keep=True) as con:
         counted = con.execute(
             "select sum(rounds), sum(drafted), sum(accepted), count(distinct run_id) from facts"
         ).fetchone()
@@ -355,6 +355,6 @@ def test_a_clients_requests_are_those_of_the_engines_log(tmp_path: Path) -> None
     (folder / "server.jsonl").write_text(lines(*canonical), encoding="utf-8")
     lake = tmp_path / "lake"
     ingest_paths([str(folder)], lake, IngestOptions(run="r"))
-    with connect(lake) as con:
+    with connect(lake, keep=True) as con:
         assert con.execute("select distinct engine from requests").fetchall() == [("vllm",)]
         assert con.execute("select count(*), count(tpot_us) from requests_joined").fetchone() == (2, 2)

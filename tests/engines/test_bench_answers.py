@@ -218,7 +218,7 @@ def test_categories_are_task_types_of_the_lake(tmp_path: Path) -> None:
     path.write_text(answer() + other, encoding="utf-8")
     lake = tmp_path / "lake"
     ingest_paths([str(path)], lake, IngestOptions())
-    with connect(lake) as con:
+    with connect(lake, keep=True) as con:
         found = con.execute(
             "select task_type, run_id, sum(rounds), sum(accepted) from facts group by all order by all"
         ).fetchall()  # fmt: skip

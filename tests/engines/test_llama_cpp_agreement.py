@@ -199,7 +199,7 @@ def test_all_files_of_a_run_count_once(name: str, tmp_path: Path) -> None:
     folder = RUNS / name
     truth = json.loads((folder / "truth.json").read_text())
     ingest([str(folder)], tmp_path / "lake", IngestOptions(jobs=1))
-    with connect(tmp_path / "lake") as con:
+    with connect(tmp_path / "lake", keep=True) as con:
         counted = con.execute("select sum(rounds), sum(drafted), sum(accepted) from facts").fetchone()
         assert counted == (truth["trace_rounds"], truth["drafted"], truth["accepted"])
         joined = con.execute("select count(*), sum(records), sum(conflicts) from requests_joined").fetchone()

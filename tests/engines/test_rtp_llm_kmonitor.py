@@ -393,7 +393,7 @@ def test_needles_find_every_gauge_that_is_read() -> None:
 )
 def test_a_file_end_to_end(tmp_path: Path, name: str, figures: tuple[Any, ...]) -> None:
     ingest_paths([str(DATA / name)], tmp_path / "lake", IngestOptions(jobs=1))
-    with connect(tmp_path / "lake") as con:
+    with connect(tmp_path / "lake", keep=True) as con:
         got = con.execute(
             "select surface, drafted, accepted, draft_us, target_us, step_us from windows where draft_us is not null"
         ).fetchall()
@@ -412,7 +412,7 @@ def test_gauges_beside_the_debug_log_count_once(tmp_path: Path) -> None:
     debug = (DATA / "engine_v0.2.0_debug.log").read_text(encoding="utf-8")
     (folder / "engine.log").write_text(debug + "\n".join(window([(2, 5)] * 50, 5)) + "\n", encoding="utf-8")
     ingest_paths([str(folder)], tmp_path / "lake", IngestOptions(jobs=1))
-    with connect(tmp_path / "lake") as con:
+    with connect(tmp_path / "lake", keep=True) as con:
         both = con.execute("select (select count(*) from rounds), (select count(*) from windows)").fetchone()
         assert both is not None
         assert min(both) > 0

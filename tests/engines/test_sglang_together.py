@@ -52,7 +52,7 @@ def lake_of(folder: Path, files: dict[str, str]) -> Path:
 
 
 def one(lake: Path, sql: str) -> tuple[Any, ...]:
-    with connect(lake) as con:
+    with connect(lake, keep=True) as con:
         rows = con.execute(sql).fetchall()
     assert len(rows) == 1
     return tuple(rows[0])

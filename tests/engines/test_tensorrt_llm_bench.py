@@ -237,7 +237,7 @@ def test_figures_of_a_lake(tmp_path: Path) -> None:
     for name, made in (("spec", report(RUN, 3)), ("base", report([Request([0] * 9)], 0, step_ms=15.0))):
         (tmp_path / f"{name}.json").write_text(json.dumps(made, indent=1))
     into_lake([str(tmp_path / f"{n}.json") for n in ("spec", "base")], tmp_path / "lake", IngestOptions(jobs=1))
-    with connect(tmp_path / "lake") as con:
+    with connect(tmp_path / "lake", keep=True) as con:
         rows = con.execute(
             "select role, sum(accepted) / nullif(sum(drafted), 0),"
             " sum(emitted) / sum(rounds + coalesce(plain_steps, 0)),"

@@ -211,7 +211,7 @@ def test_figures_of_a_lake(tmp_path: Path) -> None:
         server.finish([2, 1, 0, 1], 2, plain=1)
     (tmp_path / "page.prom").write_text(server.page())
     into_lake([str(tmp_path / "page.prom")], tmp_path / "lake", IngestOptions(jobs=1))
-    with connect(tmp_path / "lake") as con:
+    with connect(tmp_path / "lake", keep=True) as con:
         row = con.execute(
             "select sum(rounds), sum(plain_steps), sum(drafted), sum(accepted), sum(emitted),"
             " sum(step_us) / sum(time_rounds), sum(full_accepts) from facts"

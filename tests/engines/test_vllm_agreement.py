@@ -39,7 +39,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         shutil.copytree(REAL / name, folder)
         shutil.copy(DATA / f"metrics-{name}.prom.gz", folder / "metrics.prom.gz")
     ingest([str(root / "logs")], root / "lake", IngestOptions(tz="UTC", jobs=1))
-    with connect(root / "lake") as con:
+    with connect(root / "lake", keep=True) as con:
         yield con
 
 

@@ -269,7 +269,7 @@ def test_the_runs_of_a_sweep_count_once(tmp_path: Path) -> None:
         ("SERVE--k3/summary.json", again),
     ]
     assert summary.reasons == {"a sweep's warm-up run: not counted": 2}
-    with connect(lake) as con:
+    with connect(lake, keep=True) as con:
         got = con.execute(
             """select role, num_speculative_tokens, method, count(distinct run_id), sum(rounds)::int, sum(accepted)::int
             from facts where grain = 'window' group by all order by all"""

@@ -208,7 +208,7 @@ def test_times_of_any_concurrency_come_back(b: int, k: int, n: int, hundredths: 
 # ---------------------------------------------------------------- real captures (vLLM 0.32.0 on a CPU, toy models)
 def lake_of(tmp_path: Path, name: str) -> Any:
     ingest_paths([str(DATA / name)], tmp_path / "lake", IngestOptions(tz="UTC", year=2026, jobs=1))
-    return connect(tmp_path / "lake")
+    return connect(tmp_path / "lake", keep=True)
 
 
 def test_the_real_draft_model_run(tmp_path: Path) -> None:

@@ -518,7 +518,7 @@ def test_scrapes_beside_the_log_of_a_server_are_of_its_run_and_count_once(tmp_pa
     (folder / "metrics.prom.gz").write_bytes((DATA / f"metrics-{run}.prom.gz").read_bytes())
     done = ingest([str(folder)], tmp_path / "lake", IngestOptions(tz="UTC", jobs=1))
     assert done.surfaces["vllm.metrics"] > 0
-    with connect(tmp_path / "lake") as con:
+    with connect(tmp_path / "lake", keep=True) as con:
         runs = con.execute("select distinct run_id from windows union select distinct run_id from requests").fetchall()
         counts = con.execute("select sum(rounds), sum(drafted), sum(accepted) from facts").fetchone()
     assert len(runs) == 1
@@ -551,6 +551,6 @@ def test_a_file_of_each_form_is_read(tmp_path: Path, form: str) -> None:
     (tmp_path / "metrics").write_text(text, encoding="utf-8")
     done = ingest([str(tmp_path / "metrics")], tmp_path / "lake", IngestOptions(jobs=1))
     assert (done.rows["windows"], done.rejects) == (2, 0)
-    with connect(tmp_path / "lake") as con:
+    with connect(tmp_path / "lake", keep=True) as con:
         counts = con.execute("select rounds, drafted, accepted from windows order by ts_end").fetchall()
     assert counts == [(4, 12, 6), (6, 18, 7)]

@@ -248,7 +248,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     summary = ingest([str(DATA / "otlp_spans.jsonl.gz")], lake, IngestOptions())
     assert (summary.rejects, summary.surfaces) == (0, {"vllm.otel_span": 152})
     assert summary.unrecognised == 0  # the other lines hold spans of the start
-    with connect(lake) as con:
+    with connect(lake, keep=True) as con:
         cursor = con.execute("from requests")
         names = [column[0] for column in cursor.description or ()]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
@@ -316,7 +316,7 @@ def test_nothing_of_the_machine_is_kept(tmp_path: Path) -> None:
     files = [p.read_bytes() for p in (tmp_path / "lake").rglob("*.parquet")]
     assert files
     assert not any(b"CANARY" in data for data in files)
-    with connect(tmp_path / "lake") as con:
+    with connect(tmp_path / "lake", keep=True) as con:
         assert con.execute("select e2e_us, request_id from requests").fetchall() == [
             (1_000_000, "span-00f067aa0ba902b7")
         ]
@@ -341,7 +341,7 @@ def test_spans_beside_a_log_belong_to_the_run_that_the_log_tells_of(tmp_path: Pa
         value = {"resourceSpans": [{"scopeSpans": [{"spans": [one]}]}]}
         (tmp_path / name).write_text(json.dumps(value) + "\n", encoding="utf-8")
     ingest([str(tmp_path)], tmp_path / "lake", IngestOptions(tz="UTC"))
-    with connect(tmp_path / "lake") as con:
+    with connect(tmp_path / "lake", keep=True) as con:
         found = con.execute(
             "select e2e_us, request_id, ts_start = make_timestamp(?), run_id in (select run_id from runs where "
             "engine_version = '0.32.0') from requests",

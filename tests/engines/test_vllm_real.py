@@ -26,7 +26,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """All real runs in one lake: logs and responses of a run in one folder, as on a server."""
     path = tmp_path_factory.mktemp("real") / "lake"
     ingest([str(REAL)], path, IngestOptions(tz="UTC", jobs=1))
-    with connect(path) as con:
+    with connect(path, keep=True) as con:
         yield con
 
 
@@ -140,7 +140,7 @@ def test_request_lines_give_the_temperatures(lake: Any) -> None:
 def test_generated_intervals_are_recovered_to_the_last_count(tmp_path: Path, run: str) -> None:
     truth = json.loads((SITE / run / "truth.json").read_text(encoding="utf-8"))["log"]
     ingest([str(SITE / run / "server.log")], tmp_path / "lake", IngestOptions(year=2026, jobs=1))
-    with connect(tmp_path / "lake") as con:
+    with connect(tmp_path / "lake", keep=True) as con:
         got = con.execute(
             "select strftime(ts_end, '%Y-%m-%dT%H:%M:%SZ'), drafted, accepted, rounds, accepted_per_pos, rounds_basis "
             "from windows where surface = 'vllm.v1_line' order by source_line"
@@ -164,7 +164,7 @@ def test_wrapped_and_compressed_is_the_same(tmp_path: Path) -> None:
                for i, line in enumerate(lines)]  # fmt: skip
     wrapped.write_bytes(gzip.compress("\n".join(map(json.dumps, objects)).encode()))
     ingest([str(wrapped)], tmp_path / "lake", IngestOptions(jobs=1))
-    with connect(tmp_path / "lake") as con:
+    with connect(tmp_path / "lake", keep=True) as con:
         got = con.execute(
             "select count(*) filter (surface = 'vllm.v1_line'), sum(accepted), sum(drafted), "
             "count(*) filter (surface = 'vllm.iteration_line'), bool_and(ts_basis = 'absolute') from windows"

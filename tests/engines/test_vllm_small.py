@@ -236,7 +236,7 @@ def test_json_logging_brings_year_and_milliseconds(tmp_path: Path) -> None:
     ]
     (tmp_path / "server.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
     ingest_paths([str(tmp_path / "server.log")], tmp_path / "lake", IngestOptions(tz="UTC", jobs=1))
-    with connect(tmp_path / "lake") as con:
+    with connect(tmp_path / "lake", keep=True) as con:
         rows = con.execute(
             "select surface, ts_end, ts_basis, draft_us, accepted from windows order by source_line"
         ).fetchall()

@@ -427,7 +427,7 @@ def test_a_folder_of_traces_becomes_one_run_and_gives_rho(tmp_path: Path) -> Non
     (folder / "x_rank0.1.pt.trace.json.gz").write_bytes(gzip.compress(data))
     (folder / "x_rank1.1.pt.trace.json.gz").write_bytes(gzip.compress(data.replace(b"0.28.0", b"0.28.1"))[:-60])
     ingest([str(folder)], lake, IngestOptions(jobs=1))
-    with connect(lake) as con:
+    with connect(lake, keep=True) as con:
         found = con.execute(
             "select count(*), sum(drafted), count(distinct run_id), max(process) from windows"
         ).fetchall()

@@ -247,7 +247,7 @@ def test_the_report_and_the_ledger_tell(tmp_path: Path, capsys: pytest.CaptureFi
     assert "--run" in told["continued"]["text"]  # llama.cpp does not say when it began
     assert told["continued"]["evidence"] == {"windows": 1, "pairs": 1, "by_name": 1}
     assert "ingested_twice" not in told
-    con = connect(lake)
+    con = connect(lake, keep=True)
     drafted = con.execute("select sum(drafted) from facts").fetchall()[0][0]
     con.close()
     assert drafted == K * int(float(re.findall(r"num_drafts_total (\S+)", pages[-1])[0]))

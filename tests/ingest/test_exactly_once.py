@@ -50,7 +50,7 @@ LOGS = {"server": SERVER, "answers": ANSWERS, "rounds": ROUNDS}
 
 
 def totals(lake: Path) -> tuple[Any, ...]:
-    con = connect(lake)
+    con = connect(lake, keep=True)
     try:
         return con.execute(TOTALS).fetchall()[0]
     finally:
@@ -212,7 +212,7 @@ def test_requests_that_only_look_alike_stay_two(tmp_path: Path) -> None:
     other = b"".join(line.replace(b"chatcmpl-r", b"chatcmpl-s") + b"\n" for line in lines(ANSWERS, 0.5).splitlines())
     for i, content in enumerate((ANSWERS, again, retried, other)):
         run(tmp_path / "lake", put(tmp_path, f"{i}/a.jsonl", content))
-    con = connect(tmp_path / "lake")
+    con = connect(tmp_path / "lake", keep=True)
     assert con.execute("select count(*) from requests").fetchall() == [(30 + 30 + 2 + 15,)]
     con.close()
 
@@ -222,7 +222,7 @@ def test_two_servers_with_much_the_same_counts_stay_two(tmp_path: Path) -> None:
     for name in ("a", "b"):
         counts = [interval(f"12:{1 + i // 6:02d}:{10 * (i % 6):02d}", dice.choice((2, 3)), 6) for i in range(60)]
         run(tmp_path / "lake", put(tmp_path, f"{name}.log", log(*counts).encode()))
-    con = connect(tmp_path / "lake")
+    con = connect(tmp_path / "lake", keep=True)
     assert con.execute("select count(*) from windows").fetchall() == [(120,)]
     con.close()
 

@@ -103,5 +103,5 @@ def test_the_speedup_of_a_table_over_k(tmp_path: Path) -> None:
     (tmp_path / "bench.jsonl").write_text(jsonl(PLAIN_ROW, SGLANG_ROW))
     query = "select sum(step_ms) / sum(time_rounds) from facts where role = 'baseline'"
     run(tmp_path / "lake", tmp_path / "bench.jsonl", role="speculative", run="x")
-    with connect(tmp_path / "lake") as con:
+    with connect(tmp_path / "lake", keep=True) as con:
         assert con.execute(query).fetchone() == (12.0,)

@@ -162,7 +162,7 @@ def test_joins_labels_and_figures_are_those_of_the_ids(tmp_path: Path) -> None:
     assert {i for i in ids(plain) if "#" not in i} > {"chatcmpl-sum.0"}
     assert b"sum.1" not in text_of(hashed)
     joined = "select task_type, records, temperature, output_tokens from requests_joined order by all"
-    assert connect(plain).execute(joined).fetchall() == connect(hashed).execute(joined).fetchall()
+    assert connect(plain, keep=True).execute(joined).fetchall() == connect(hashed, keep=True).execute(joined).fetchall()
 
 
 def test_label_after_the_fact(tmp_path: Path) -> None:
@@ -266,5 +266,5 @@ def test_counters_of_one_process_do_not_meet_across_runs(tmp_path: Path) -> None
             path = tmp_path / f"{side}.jsonl"
             path.write_text(json.dumps({"record": "request", "request_id": "7", "output_tokens": tokens}) + "\n")
             run(tmp_path / name, path, run=side, redact_ids=redact_ids)
-        found.append(connect(tmp_path / name).execute("select count(*), max(records) from requests_joined").fetchall())
+        found.append(connect(tmp_path / name, keep=True).execute("select count(*), max(records) from requests_joined").fetchall())
     assert found == [[(2, 1)], [(2, 1)]]

@@ -63,14 +63,14 @@ def test_an_older_lake_gives_its_figures(old: Path) -> None:
 
 
 def test_an_older_lake_can_be_written(old: Path, tmp_path: Path) -> None:
-    with connect(old) as con:
+    with connect(old, keep=True) as con:
         before = con.execute("select count(*), sum(accepted) from rounds").fetchone()
     log = tmp_path / "more.jsonl"
     log.write_text('{"record":"round","request_id":"r-1","drafted":3,"accepted":2,"emitted":3,"run_id":"new"}\n')
     done = ingest([str(log)], old, IngestOptions(jobs=1, redact_ids=True))
     assert (done.rows["rounds"], done.request_ids) == (1, "mixed")
     assert before is not None
-    with connect(old) as con:
+    with connect(old, keep=True) as con:
         after = con.execute("select count(*), sum(accepted) from rounds").fetchone()
         assert after == (before[0] + 1, before[1] + 2)
         told = con.execute("select request_ids is null, count(*) from sources group by all order by all").fetchall()

@@ -183,7 +183,7 @@ def test_after_kill_9_only_a_torn_last_line_is_lost(tmp_path: Path) -> None:
 
     lake = tmp_path / "lake"
     assert ingest([str(path)], lake, IngestOptions(jobs=1)).rejects == 1
-    with connect(lake) as db:
+    with connect(lake, keep=True) as db:
         assert db.execute("select count(*), sum(accepted) from rounds").fetchone() == (len(whole) - 1, len(whole) - 1)
         assert db.execute("select count(*) from rejects").fetchone() == (1,)
 

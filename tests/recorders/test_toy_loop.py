@@ -57,7 +57,7 @@ def test_the_report_finds_the_planted_truth(tmp_path: Path) -> None:
         # 40 requests of one seed: 4 standard errors of the mean over some hundred rounds.
         assert found["draft_accept_ratio"] == pytest.approx(toy_loop.planted(a), abs=0.06)
         assert found["rho_verify"] == pytest.approx(toy_loop.DRAFT_MS / toy_loop.TARGET_MS, rel=1e-6)
-    with connect(lake) as db:
+    with connect(lake, keep=True) as db:
         # Every request is whole: one token before the rounds, all others in them.
         whole = "select min(n), max(n) from (select 1 + sum(emitted) as n from rounds group by run_id, request_id)"
         assert db.execute(whole).fetchone() == (48, 48)

@@ -404,7 +404,7 @@ def test_records_come_through_ingest(folder: Path, tmp_path: Path, monkeypatch: 
         lake = tmp_path / "lake"
         assert ingest([str(folder)], lake, IngestOptions(jobs=1)).rejects == 0
         told = engine.scheduler.stats
-        with connect(lake) as db:
+        with connect(lake, keep=True) as db:
             assert db.execute("select count(*) from rejects").fetchone() == (0,)
             facts = "select sum(rounds), sum(drafted), sum(accepted), min(run_id), min(model) from facts"
             assert db.execute(facts).fetchone() == (told.drafts, told.drafted, told.accepted, "run-1", "target")

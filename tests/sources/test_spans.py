@@ -393,7 +393,7 @@ def test_a_protobuf_file_is_ingested_once(tmp_path: Path) -> None:
     assert ingest([str(tmp_path / "spans.pb")], lake, IngestOptions()).notes == (
         ("spans.pb", "already in the lake (as spans.pb)"),
     )
-    with connect(lake) as con:
+    with connect(lake, keep=True) as con:
         assert con.execute("select encoding, lines, bytes from sources").fetchall() == [("bytes", 0, len(FRAMED))]
 
 

@@ -56,7 +56,7 @@ def relabel(root: Path, rows: pl.DataFrame | None, rules: Sequence[Rule]) -> Rel
     files = 0
     with store.transaction() as txn, txn.locked():
         # The lake's lock is held: nothing moves until the commit.
-        with closing(connect(root, lock=False, held=False)) as con:
+        with closing(connect(root, lock=False, held=False, grouped=False)) as con:
             con.execute(f"set memory_limit = '{MEMORY}'; set temp_directory = ''")
             _check(con, rules)
             redaction = redaction_in(root, ledger.read(root))
