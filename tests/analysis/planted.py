@@ -124,7 +124,9 @@ def figures_of(lake: Path, level: float = 0.95) -> ByTask:
     return found
 
 
-def decisions(truth: ByTask, drawn: Path, times: Sequence[float] = TIMES) -> dict[float, dict[str, float]]:
+def decisions(
+    truth: ByTask, drawn: Path, times: Sequence[float] = TIMES, where: str | None = None
+) -> dict[float, dict[str, float]]:
     """Shares of GO, NO_GO and INCONCLUSIVE where the true relative token time is each of `times`.
 
     The plain step is given, so that the truth is the planted time of a token over it.
@@ -133,7 +135,8 @@ def decisions(truth: ByTask, drawn: Path, times: Sequence[float] = TIMES) -> dic
     found = {}
     for time in times:
         plain = population["step_token_ms"] / time
-        names = [s.decision for s in gate(drawn, ReportOptions(by=("model",), baseline=plain)).strata]
+        options = ReportOptions(by=("model",), baseline=plain, where=where)
+        names = [s.decision for s in gate(drawn, options).strata]
         found[time] = {name: names.count(name) / len(names) for name in ("GO", "NO_GO", "INCONCLUSIVE")}
     return found
 

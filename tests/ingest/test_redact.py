@@ -266,5 +266,7 @@ def test_counters_of_one_process_do_not_meet_across_runs(tmp_path: Path) -> None
             path = tmp_path / f"{side}.jsonl"
             path.write_text(json.dumps({"record": "request", "request_id": "7", "output_tokens": tokens}) + "\n")
             run(tmp_path / name, path, run=side, redact_ids=redact_ids)
-        found.append(connect(tmp_path / name, keep=True).execute("select count(*), max(records) from requests_joined").fetchall())
+        found.append(
+            connect(tmp_path / name, keep=True).execute("select count(*), max(records) from requests_joined").fetchall()
+        )
     assert found == [[(2, 1)], [(2, 1)]]

@@ -16,7 +16,7 @@ from watches import add, clocks, look, pack, same_as_fresh, watching
 from tracelens.errors import InputError
 from tracelens.ingest.options import IngestOptions
 from tracelens.ingest.run import ingest
-from tracelens.lake import journal, locks
+from tracelens.lake import journal, ledger, locks
 from tracelens.lake.disk import DiskFullError
 from tracelens.lake.snapshot import LOCK
 from tracelens.lake.store import Store
@@ -157,27 +157,27 @@ def test_other_writers_and_readers_are_no_end(logs: Path, lake: Path, monkeypatc
     watcher = watching(lake, logs)
     look(watcher)
     count = [0]
-    real = pq.ParquetFile
+    real = ledger._stamp
 
     def meddling(*args: Any, **kwargs: Any) -> Any:
-        monkeypatch.setattr(pq, "ParquetFile", real)
+        monkeypatch.setattr(ledger, "_stamp", real)
         lock = locks.exclusive(lake / journal.STAGING / LOCK, 0.0)
         if lock is None:  # nobody can come between now
-            monkeypatch.setattr(pq, "ParquetFile", meddling)
+            monkeypatch.setattr(ledger, "_stamp", meddling)
             return real(*args, **kwargs)
         lock.release()
         count[0] += 1
         add(other / "b.log", *clocks(1, count[0]))
         ingest([str(other)], lake, IngestOptions(year=2026, jobs=1))
         if count[0] % 6:
-            monkeypatch.setattr(pq, "ParquetFile", meddling)
+            monkeypatch.setattr(ledger, "_stamp", meddling)
         return real(*args, **kwargs)
 
     for n in range(3):
         add(logs / "a.log", *clocks(2, 13 + n))
-        monkeypatch.setattr(pq, "ParquetFile", meddling)
+        monkeypatch.setattr(ledger, "_stamp", meddling)
         assert look(watcher).read == ("a.log",)
-        monkeypatch.setattr(pq, "ParquetFile", real)
+        monkeypatch.setattr(ledger, "_stamp", real)
     assert count[0] == 18
     ingest([str(other)], lake, IngestOptions(year=2026, jobs=1))
     same_as_fresh(lake, logs, other)

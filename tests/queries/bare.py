@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import duckdb
 
 QUERIES = Path(__file__).parents[2] / "queries"
+DEAR = ("requests_joined", "held", "grain_choice", "facts")
 
 
 def bare(lake: Path, *, kept: bool = True) -> duckdb.DuckDBPyConnection:
     """Set the lake's place, read views.sql; nothing else.
 
-    Binding `facts` anew for every view and query takes seconds: it becomes a table, unless `kept` is false.
+    Binding everything below `facts` anew for every view and query takes seconds: what is dear to bind becomes a table,
+    unless `kept` is false.
     """
     con = duckdb.connect()
     con.execute(f"set variable lake = '{lake}'")
     for statement in con.extract_statements((QUERIES / "views.sql").read_text(encoding="utf-8")):
         con.execute(statement)
-        if kept and "create or replace view facts as" in statement.query:
-            con.execute("create table kept_facts as from facts; create or replace view facts as from kept_facts")
+        found = re.search(r"^create or replace view (\w+) as$", statement.query, re.MULTILINE)
+        if kept and found is not None and found[1] in DEAR:
+            view = found[1]
+            con.execute(f"create table kept_{view} as from {view}; create or replace view {view} as from kept_{view}")
     return con
 
 

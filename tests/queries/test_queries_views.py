@@ -6,11 +6,17 @@ import datetime as dt
 import re
 from pathlib import Path
 
+import duckdb
 import pytest
 from bare import bare, rows
 from lakes import write_lake
 
 DAY = dt.datetime(2026, 11, 1, 10, 30)
+
+
+@pytest.fixture(scope="module")
+def macros(tmp_path_factory: pytest.TempPathFactory) -> duckdb.DuckDBPyConnection:
+    return bare(write_lake(tmp_path_factory.mktemp("macros")))
 
 
 @pytest.mark.parametrize(
@@ -35,10 +41,9 @@ DAY = dt.datetime(2026, 11, 1, 10, 30)
         (None, None),
     ],
 )
-def test_request_key(tmp_path: Path, given: str | None, key: str | None) -> None:
-    con = bare(write_lake(tmp_path))
-    con.execute("set variable id = $1", [given])
-    assert rows(con, "select request_key(getvariable('id')::varchar) as key")[0]["key"] == key
+def test_request_key(macros: duckdb.DuckDBPyConnection, given: str | None, key: str | None) -> None:
+    macros.execute("set variable id = $1", [given])
+    assert rows(macros, "select request_key(getvariable('id')::varchar) as key")[0]["key"] == key
 
 
 def test_an_empty_lake_has_every_view(tmp_path: Path) -> None:

@@ -20,21 +20,24 @@ def report(lake: Path, options: Question | None = None, executor: Executor | Non
     Raises:
         InputError: no lake there, an unknown column or run, a `where` that is no expression over `facts`.
     """
-    question = options or Question()
-    with opened(lake, question, executor=executor) as session:
-        claim = None if question.claim is None else question.claim.as_mapping()
-        by = tuple(dict.fromkeys(question.by))
-        return Report(
-            by,
-            session.strata,
-            session.total,
-            session.missing(),
-            session.warnings(),
-            claim,
-            question.selection(),
-            _setting(session),
-            contains(session),
-        )
+    with opened(lake, options or Question(), executor=executor) as session:
+        return report_of(session)
+
+
+def report_of(session: Session) -> Report:
+    """The same over an open session."""
+    question = session.question
+    return Report(
+        tuple(dict.fromkeys(question.by)),
+        session.strata,
+        session.total,
+        session.missing(),
+        session.warnings(),
+        None if question.claim is None else question.claim.as_mapping(),
+        question.selection(),
+        _setting(session),
+        contains(session),
+    )
 
 
 def contains(session: Session) -> dict[str, str]:

@@ -15,6 +15,7 @@ from tracelens.errors import InputError
 from tracelens.resources import room
 
 if TYPE_CHECKING:
+    from tracelens.analysis.results import GapResult, Report
     from tracelens.analysis.session import Question
 
 CLAIM = "alpha=.72,rho=.1,k=5"
@@ -34,13 +35,11 @@ def demo(
 
     Two sites planned with the article's figures (2.40x) and got less. Running it again changes nothing.
     """
-    from tracelens.analysis.gap import gap
-    from tracelens.analysis.report import report
-
     for name, (folder, _) in SITES.items():
         _ingest(room("samples") / folder, name, lake)
-    reports = {title: report(lake, _question(name)) for name, (_, title) in SITES.items()}
-    gaps = {title: gap(lake, _question(name)) for name, (_, title) in SITES.items()}
+    answers = {title: _answers(lake, name) for name, (_, title) in SITES.items()}
+    reports = {title: answer[0] for title, answer in answers.items()}
+    gaps = {title: answer[1] for title, answer in answers.items()}
     with opened(output) as out:
         if as_json:
             from tracelens.reporters import gap as gaps_shown
@@ -71,6 +70,14 @@ def _ingest(site: Path, name: str, lake: Path) -> None:
         role = "baseline" if arm == "baseline" else "speculative"
         options = IngestOptions(run=f"{name}-{arm}", role=role, labels=labels if labels.is_file() else None)
         ingest(logs, lake, options)
+
+
+def _answers(lake: Path, name: str) -> tuple[Report, GapResult]:
+    from tracelens.analysis import gap, session
+    from tracelens.analysis.report import report_of
+
+    with session.opened(lake, _question(name), gap.QUERIES) as opened_session:
+        return report_of(opened_session), gap.gap_of(opened_session)
 
 
 def _question(name: str) -> Question:

@@ -94,9 +94,43 @@ def rows_of(root: Path, table: str, columns: Sequence[str]) -> list[tuple[str, d
     """
     for _ in range(_TRIES):
         with reading(root, (table,)) as lake, suppress(FileNotFoundError):
-            return [(name, row) for name, path in sorted(lake.files.items()) for row in _rows(path, columns)]
+            return _remembered((root, table, *columns), sorted(lake.files.items()), columns)
         time.sleep(_PAUSE)  # only where readers can't be registered: a commit took a file away
     raise InputError(f"the lake at {root} changes faster than it can be read: try again")
+
+
+# Rows of the last reading of a table, by file: an ingest reads the ledger several times, and its files stay.
+_Read = tuple[tuple[int, ...] | None, list[dict[str, Any]]]
+_KEPT: dict[tuple[object, ...], dict[str, _Read]] = {}
+_KEPT_TABLES = 4
+_KEPT_FILES = 20_000
+
+
+def _remembered(
+    key: tuple[object, ...], files: Sequence[tuple[str, str]], columns: Sequence[str]
+) -> list[tuple[str, dict[str, Any]]]:
+    """Rows of all files; those that have been read before, and have not changed, are not read again."""
+    before = _KEPT.pop(key, {})
+    now: dict[str, _Read] = {}
+    for _, path in files:
+        stamp, old = _stamp(path), before.get(path)
+        now[path] = old if old and stamp and old[0] == stamp else (stamp, _rows(path, columns))
+    if len(now) <= _KEPT_FILES:
+        if len(_KEPT) >= _KEPT_TABLES:
+            _KEPT.clear()
+        _KEPT[key] = now
+    return [(name, row) for name, path in files for row in now[path][1]]
+
+
+def _stamp(path: str) -> tuple[int, ...] | None:
+    """What a file that was written anew has another of; None where nobody can look, and reading it says why."""
+    try:
+        stat = Path(path).stat()
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def _rows(path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
