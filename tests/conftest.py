@@ -15,6 +15,11 @@ settings.load_profile("calm")
 SHARE = float(os.environ.get("TRACELENS_EXAMPLES", "0.25"))
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One more than cores: there is always one that waits for a child, a disk or a clock."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     """Cut the examples of every property, so that the suite ends within the gate's time."""
     found = [f for i in items if hasattr(f := getattr(i, "obj", None), "hypothesis")]
@@ -27,6 +32,3 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
 
 # A fault of a reader ends a test, and is not counted as a refused record. Worker and child processes inherit it.
 os.environ["TRACELENS_RAISE_FAULTS"] = "1"
-# Beside other workers a second thread for small frames is a seventh of all time; `-n 0` has them.
-if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("POLARS_MAX_THREADS", "1")
