@@ -15,11 +15,6 @@ settings.load_profile("calm")
 SHARE = float(os.environ.get("TRACELENS_EXAMPLES", "0.25"))
 
 
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One more than cores: there is always one that waits for a child, a disk or a clock."""
-    return (os.cpu_count() or 1) + 1
-
-
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     """Cut the examples of every property, so that the suite ends within the gate's time."""
     found = [f for i in items if hasattr(f := getattr(i, "obj", None), "hypothesis")]

@@ -15,7 +15,7 @@ from tracelens.analysis import selection
 from tracelens.analysis.sql import ask, sql_of
 from tracelens.lake.connection import connect
 
-TIMES = 5  # with two threads every one of 20 answers was another
+TIMES = 3  # with two threads every one of 20 answers was another
 CLAIM = "alpha=.72,rho=.1,k=5"
 
 

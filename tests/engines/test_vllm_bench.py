@@ -449,6 +449,14 @@ def test_lists_that_were_cut_are_refused() -> None:
     assert rows(made.windows)[0]["accepted"] == 7
 
 
+def test_drafts_longer_than_any_drafter_makes_are_refused_and_the_times_stay() -> None:
+    parsed = parsed_of(SUMMARY | DETAILS | SPEC | {"spec_decode_draft_tokens": 65_536 * 4 + 1})
+    assert [r.reason for r in parsed.rejects] == ["acceptance not counted: drafted <= 65536 a round does not hold"]
+    made = assembled(parsed)
+    assert rows(made.windows)[0]["drafted"] is None
+    assert rows(made.requests)
+
+
 def test_what_is_no_result_of_vllm_bench() -> None:
     sglang = {"backend": "sglang", "duration": 1.0, "completed": 3, "total_output_tokens": 5, "request_throughput": 2.0}
     embeddings = {k: v for k, v in SUMMARY.items() if k != "total_output_tokens"}

@@ -286,11 +286,11 @@ def cuts(draw: st.DrawFn, number: int) -> tuple[list[str], list[list[str]]]:
 @settings(max_examples=12)
 @given(data=st.data())
 def test_any_cut_gives_the_figures_of_the_whole(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """Eight servers in one lake, each in a folder of its own; two ingests."""
+    """One server of every engine in one lake, each in a folder of its own; two ingests."""
     folder = tmp_path_factory.mktemp("cuts")
     paths: list[Path] = []
     ingests: list[list[Path]] = [[], []]
-    for number in range(8):
+    for number in range(len(ENGINES)):
         pages, parts = data.draw(cuts(number))
         paths.append(put(folder, f"whole/{number}/a.prom", pages))
         for i, file in enumerate(parts):

@@ -24,7 +24,7 @@ import polars as pl
 
 from tracelens.engines import bench_means
 from tracelens.engines.base import Context, JsonRecord, Parsed, Reject, Surface, Tables
-from tracelens.engines.units import INT32_MAX, BrokenError, finite, nearest, whole
+from tracelens.engines.units import INT32_MAX, LONGEST_DRAFT, BrokenError, finite, nearest, whole
 from tracelens.engines.vllm.bench_told import server
 from tracelens.engines.vllm.cells import micros, numbers
 from tracelens.engines.vllm.startup import leaf
@@ -246,6 +246,8 @@ def _acceptance(result: Object, record: JsonRecord, parsed: Parsed) -> dict[str,
         per_pos = _positions(result.get("spec_decode_per_position_acceptance_rates"), rounds)
         if drafted is not None and accepted is not None and accepted > drafted:
             raise BrokenError("accepted <= drafted does not hold")
+        if drafted is not None and drafted > rounds * LONGEST_DRAFT:
+            raise BrokenError(f"drafted <= {LONGEST_DRAFT} a round does not hold")
         if per_pos is not None and accepted is not None and sum(per_pos) != accepted:
             raise BrokenError("sum(accepted_per_pos) = accepted does not hold")
     except BrokenError as error:
