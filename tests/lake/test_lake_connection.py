@@ -11,21 +11,22 @@ import duckdb
 import pytest
 
 import tracelens
+from tracelens.analysis.sql import named, sql_of
 from tracelens.errors import InputError
-from tracelens.lake.connection import connect, silent
+from tracelens.lake.connection import connect, define_grouping, grouping_views, silent
 from tracelens.lake.store import Store
 
 
 @pytest.mark.parametrize("name", ["lake", "we[ird]*d?r", "it's", "äöü 1"])
 def test_any_place(tmp_path: Path, name: str) -> None:
     Store(tmp_path / name)
-    assert connect(tmp_path / name).execute("select count(*) from rounds").fetchone() == (0,)
+    assert connect(tmp_path / name, grouped=False).execute("select count(*) from rounds").fetchone() == (0,)
 
 
 def test_nothing_but_the_lake(tmp_path: Path) -> None:
     Store(tmp_path / "lake")
     (tmp_path / "other.csv").write_text("a\n1\n")
-    con = connect(tmp_path / "lake")
+    con = connect(tmp_path / "lake", grouped=False)
     with pytest.raises(duckdb.PermissionException):
         con.execute(f"select * from read_csv('{tmp_path / 'other.csv'}')")
 
@@ -85,3 +86,34 @@ def test_without_a_temporary_folder_nothing_is_put_aside(monkeypatch: pytest.Mon
     con = silent()
     assert con.execute("select current_setting('temp_directory')").fetchall() == [("",)]
     con.close()
+
+
+@pytest.mark.parametrize(
+    ("asked", "views"),
+    [
+        ("from facts", set()),
+        ("select * from STRATA", {"strata"}),
+        ("from round_shapes", {"strata", "round_shapes"}),
+        ("from unit_sums", {"strata", "alike_rounds", "unit_sums"}),
+        ("from (show tables)", None),
+        ("select * from duckdb_views()", None),
+        ("from information_schema.tables", None),
+    ],
+)
+def test_a_question_gets_the_views_that_it_reads(tmp_path: Path, asked: str, views: set[str] | None) -> None:
+    Store(tmp_path / "lake")
+    con = connect(tmp_path / "lake", grouped=False)
+    listed = "select view_name from duckdb_views() where not internal"
+    before = {name for (name,) in con.execute(listed).fetchall()}
+    define_grouping(con, asked)
+    found = {name for (name,) in con.execute(listed).fetchall()} - before
+    assert found == (set(grouping_views()) if views is None else views)
+    con.execute(asked)
+
+
+@pytest.mark.parametrize("query", sorted(named()))
+def test_a_named_query_finds_all_that_it_reads(tmp_path: Path, query: str) -> None:
+    Store(tmp_path / "lake")
+    con = connect(tmp_path / "lake", keep=True, grouped=False)
+    define_grouping(con, sql_of(query))
+    con.execute(sql_of(query))

@@ -6,11 +6,11 @@ import difflib
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tracelens.analysis.asked import encodable
 from tracelens.analysis.selection import steady
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
+Answer = TypeVar("Answer")
 #: A question may take so long, where nobody says otherwise.
 SECONDS = 600.0
 _CHUNK = 10_000
@@ -98,19 +99,38 @@ def ask(lake: Path, sql: str, limits: Limits = DEFAULT) -> tuple[list[str], Iter
     """
     import duckdb
 
-    from tracelens.lake.connection import connect
-
-    con = connect(lake, keep=True)
+    con = _opened(lake, sql)
     clock = Clock(con, limits)
     try:
         with clock:
             steady(con)
-            cursor = con.execute(_statement(con, sql))
+            cursor = _bound(con, sql, con.execute)
             names = [str(column[0]) for column in cursor.description or ()]
             first = cursor.fetchmany(_CHUNK)
     except duckdb.Error as error:
         raise _refused(error, con, limits) from error
     return names, _rows(con, first, clock, limits)
+
+
+def _opened(lake: Path, sql: str) -> duckdb.DuckDBPyConnection:
+    from tracelens.lake.connection import connect, define_grouping
+
+    con = connect(lake, keep=True, grouped=False)
+    define_grouping(con, sql)
+    return con
+
+
+def _bound(con: duckdb.DuckDBPyConnection, sql: str, run: Callable[[duckdb.Statement], Answer]) -> Answer:
+    """Run the statement; where it names what is not there, with all views there, so that DuckDB can say what is."""
+    import duckdb
+
+    from tracelens.lake.connection import define_grouping
+
+    try:
+        return run(_statement(con, sql))
+    except duckdb.CatalogException:
+        define_grouping(con)
+        return run(_statement(con, sql))
 
 
 class Clock:
@@ -171,14 +191,12 @@ def read(lake: Path, sql: str, limits: Limits = DEFAULT) -> Iterator[tuple[pa.Sc
     """
     import duckdb
 
-    from tracelens.lake.connection import connect
-
-    con = connect(lake, keep=True)
+    con = _opened(lake, sql)
     try:
         clock = Clock(con, limits)
         with clock:
             steady(con)
-            relation = con.sql(_statement(con, sql))
+            relation = _bound(con, sql, con.sql)
             _check_types(relation)
             reader = relation.to_arrow_reader(_BATCH)
         yield reader.schema, _batches(reader, clock, limits)
@@ -243,7 +261,10 @@ def _refused(error: Exception, con: Any, limits: Limits) -> InputError:
     too_much = reason(error, limits)
     if too_much is not None:
         return InputError(too_much)
+    from tracelens.lake.connection import define_grouping
+
     try:
+        define_grouping(con)
         views = [row[0] for row in con.execute("select view_name from duckdb_views() where not internal").fetchall()]
     except duckdb.Error:
         views = []

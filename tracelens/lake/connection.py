@@ -44,6 +44,8 @@ _SCRAPED = """
 select count(*) from read_parquet(getvariable('lake_files')['sources'], union_by_name = true)
 where len(list_filter(map_keys(surfaces), lambda s: contains(s, 'metrics'))) > 0
 """
+# What lists views: it must meet all of them.
+_CATALOG = re.compile(r"\b(show|describe|summarize|duckdb_\w+|information_schema|sqlite_master|pg_\w+)\b", re.I)
 _VIEW = re.compile(r"^create or replace view (\w+) as", re.MULTILINE)
 #: Lakes up to this size are read once and kept as tables, bytes.
 TINY = 1 << 20
@@ -310,12 +312,25 @@ def _check_whole(lake: Path, files: dict[str, list[str]]) -> None:
         )
 
 
-def define_grouping(con: duckdb.DuckDBPyConnection) -> None:
-    """Define the views that group `facts`.
+def define_grouping(con: duckdb.DuckDBPyConnection, asked: str | None = None) -> None:
+    """Define the views that group `facts`; of these only what `asked`, a statement, needs where one is given.
 
-    Each of them binds everything below it: much quicker where `facts` was kept as a table before.
+    Each of them binds everything below it: much quicker where `facts` was kept as a table before. All of them take a
+    second and a half of a lake that is not.
     """
-    con.execute(_views()[1])
+    if asked is None or _CATALOG.search(asked):
+        con.execute(_views()[1])
+        return
+    names = grouping_views()
+    needed: set[str] = set()
+    text = asked.lower()
+    for name in reversed(names):  # a view stands above those that it reads
+        if re.search(rf"\b{name}\b", text):
+            needed.add(name)
+            text += definition(name)
+    for name in names:
+        if name in needed:
+            con.execute(definition(name))
 
 
 def _views() -> tuple[str, str]:
