@@ -51,6 +51,7 @@ def differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
 def as_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is kept of a lake that only a small one has room for."""
     monkeypatch.setattr(connection, "TINY", 0)
+    monkeypatch.setattr(connection, "FEW", -1)
     monkeypatch.setattr(selection, "SMALL", 0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,9 @@ import pytest
 import tracelens
 from tracelens.analysis.sql import named, sql_of
 from tracelens.errors import InputError
-from tracelens.lake.connection import connect, define_grouping, grouping_views, silent
+from tracelens.ingest.run import IngestOptions, ingest
+from tracelens.lake import connection
+from tracelens.lake.connection import connect, define_grouping, grouping_views, kept, silent
 from tracelens.lake.store import Store
 
 
@@ -102,7 +105,7 @@ def test_without_a_temporary_folder_nothing_is_put_aside(monkeypatch: pytest.Mon
 )
 def test_a_question_gets_the_views_that_it_reads(tmp_path: Path, asked: str, views: set[str] | None) -> None:
     Store(tmp_path / "lake")
-    con = connect(tmp_path / "lake", grouped=False)
+    con = connect(tmp_path / "lake", keep=True, grouped=False)
     listed = "select view_name from duckdb_views() where not internal"
     before = {name for (name,) in con.execute(listed).fetchall()}
     define_grouping(con, asked)
@@ -111,9 +114,27 @@ def test_a_question_gets_the_views_that_it_reads(tmp_path: Path, asked: str, vie
     con.execute(asked)
 
 
-@pytest.mark.parametrize("query", sorted(named()))
-def test_a_named_query_finds_all_that_it_reads(tmp_path: Path, query: str) -> None:
+def test_a_named_query_finds_all_that_it_reads(tmp_path: Path) -> None:
     Store(tmp_path / "lake")
     con = connect(tmp_path / "lake", keep=True, grouped=False)
-    define_grouping(con, sql_of(query))
-    con.execute(sql_of(query))
+    for query in named():
+        define_grouping(con, sql_of(query))
+        con.execute(sql_of(query))
+        for view in grouping_views():
+            con.execute(f"drop view if exists {view}")
+
+
+@pytest.mark.parametrize(("few", "whole"), [(6, True), (5, False)])  # a round and a run a file
+def test_few_records_in_many_files_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int, whole: bool
+) -> None:
+    """Each view that is bound opens all files again; how large they are says little of what is in them."""
+    for i in range(3):
+        row = {"record": "round", "drafted": 3, "accepted": i, "emitted": i + 1}
+        (tmp_path / f"{i}.jsonl").write_text(f"{json.dumps(row)}\n")
+    ingest([str(p) for p in tmp_path.glob("*.jsonl")], tmp_path / "lake", IngestOptions(jobs=1))
+    monkeypatch.setattr(connection, "TINY", 0)
+    monkeypatch.setattr(connection, "FEW", few)
+    con = connect(tmp_path / "lake", keep=True, grouped=False)
+    assert ("facts" in kept(con)) is whole
+    assert con.execute("select sum(accepted) from facts").fetchall() == [(3,)]

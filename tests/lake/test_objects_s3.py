@@ -135,6 +135,7 @@ def test_a_day_that_a_query_leaves_out_costs_its_footer(
     lake: Path, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ingest([str(rounds(tmp_path / "logs"))], lake, IngestOptions(jobs=1))
+    monkeypatch.setattr(connection, "FEW", -1)
     monkeypatch.setattr(connection, "TINY", 0)  # small lakes are read whole, once
     monkeypatch.setattr(mirror, "TINY", 0)
     monkeypatch.setattr(mirror, "TAIL", 16384)

@@ -44,11 +44,18 @@ _SCRAPED = """
 select count(*) from read_parquet(getvariable('lake_files')['sources'], union_by_name = true)
 where len(list_filter(map_keys(surfaces), lambda s: contains(s, 'metrics'))) > 0
 """
+_RECORDED = """
+select sum(list_sum(map_values(rows)))
+from read_parquet(getvariable('lake_files')['sources'], union_by_name = true)
+"""
 # What lists views: it must meet all of them.
 _CATALOG = re.compile(r"\b(show|describe|summarize|duckdb_\w+|information_schema|sqlite_master|pg_\w+)\b", re.I)
 _VIEW = re.compile(r"^create or replace view (\w+) as", re.MULTILINE)
 #: Lakes up to this size are read once and kept as tables, bytes.
 TINY = 1 << 20
+#: And those of no more records, however many files hold them: a file of ten records takes 10 kB, and each view that is
+#: bound opens all files again.
+FEW = 100_000
 #: From this size on, what an analysis keeps goes to a file of its own, and DuckDB's memory is bounded, bytes.
 LARGE = 209_715_200
 #: That bound.
@@ -163,7 +170,7 @@ def _define_tables(
     progress.connected(con)
     _check_version(con, lake)
     views = _lake_views(con)
-    if not keep or _size(path for paths in files.values() for path in paths) > TINY:
+    if not keep or not (_size(path for paths in files.values() for path in paths) <= TINY or _records(con) <= FEW):
         con.execute(views)
         _keep_copies(con)
         return
@@ -258,6 +265,16 @@ def _several_scraped(con: duckdb.DuckDBPyConnection) -> bool:
         found = con.execute(_SCRAPED).fetchone()
         return bool(found and found[0] > 1)
     return False
+
+
+def _records(con: duckdb.DuckDBPyConnection) -> float:
+    """Records of all sources, by the ledger; infinite where it does not say."""
+    import duckdb
+
+    with suppress(duckdb.Error):  # a ledger of somebody else, without the column or with another in its place
+        found = con.execute(_RECORDED).fetchone()
+        return math.inf if found is None or found[0] is None else float(found[0])
+    return math.inf
 
 
 def _keep_copies(con: duckdb.DuckDBPyConnection) -> None:
