@@ -143,7 +143,18 @@ def _windows(text: Mapping[str, pl.DataFrame], runs: pl.DataFrame | None, tables
     if small.BATCHSIZE in text:
         found = windows.once(text[small.BATCHSIZE])
         parts.append(forward_times.forward_windows(found, small.BATCHSIZE, runs, tables))
-    return pl.concat(parts, how="diagonal_relaxed").sort("source_line", maintain_order=True) if parts else None
+    return _by_line(parts) if parts else None
+
+
+def _by_line(parts: list[pl.DataFrame]) -> pl.DataFrame:
+    """Rows of all parts in the order of lines; a column at a time, so that a long log is not in memory twice more."""
+    whole = pl.concat(parts, how="diagonal_relaxed")
+    parts.clear()
+    order = pl.arg_sort_by("source_line", maintain_order=True)
+    places = whole.select(order).to_series()
+    if places.is_sorted():
+        return whole
+    return pl.DataFrame([whole.drop_in_place(name).gather(places) for name in whole.columns])
 
 
 ENGINE = VLLM()
