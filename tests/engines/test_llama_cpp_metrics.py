@@ -188,8 +188,9 @@ def test_whatever_was_counted_comes_back(scrapes: list[list[tuple[int, int]]], r
         pages.append(page(len(held), sum(d for d, _ in held), sum(a for _, a in held), lived, 1 + len(held)))
         truth += rounds
     windows, rejects = read(stamped(*pages))
-    assert rejects == []
     restarted = 0 < restart < len(pages)
+    # A start that no counter shows may still contradict itself: more was accepted than drafted since the page before.
+    assert set(reasons(rejects)) <= ({"accepted <= drafted does not hold"} if restarted else set())
     sums = tuple(windows[c].sum() for c in ("rounds", "drafted", "accepted"))
     counted = (len(truth), sum(d for d, _ in truth), sum(a for _, a in truth))
     # A start whose first page shows no less than the old server's last can't be told from it.
