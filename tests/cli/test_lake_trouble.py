@@ -47,6 +47,13 @@ def test_a_file_that_goes_while_it_is_read(
     assert "move" not in told
 
 
+def test_a_relative_folder_with_a_colon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.jsonl").write_text('{"ts":"2026-05-06T12:00:00Z","drafted":3,"accepted":1,"emitted":2}\n')
+    assert run(["ingest", "a.jsonl", "--lake", "x:y"]) == 0
+    assert run(["compact", "--before", "2026-05-07", "--lake", "x:y"]) == 0
+
+
 def test_no_room(
     lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,6 +74,7 @@ def test_no_room(
     [
         ('IO Error: Cannot open file "x.parquet": No such file or directory', "run the command again"),
         ('IO Error: Could not write file "x.parquet": No space left on device', "the disk is full"),
+        ('IO Error: Async write failed: {"x":"Could not write file \\"x.parquet\\": File too large"}', "(ulimit -f)"),
         ("Invalid Input Error: No magic bytes found at end of file 'x.parquet'", "move it away"),
     ],
 )

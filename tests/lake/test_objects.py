@@ -246,7 +246,7 @@ def test_what_was_replaced_is_kept_for_an_hour_and_then_removed(lake: Path, monk
         monkeypatch.setattr(objects, "KEEP", -1000.0)
         put(lake, a="newer")
         put(lake, a="newest")
-        with pytest.raises(InputError, match=r"not there any more.*run the command again"):
+        with pytest.raises(InputError, match=r"not there any more.*rounds/date=.*run the command again"):
             print(held.files[f"{DAY}/a-0.parquet"])
     kept = buckets.keys(lake)
     assert sum(key.startswith(".retired/") for key in kept) == 0

@@ -104,6 +104,10 @@ def _failed(error: Exception, *, debug: bool) -> int:
     if isinstance(error, OSError) and error.strerror:
         _say(f"Error: {error.filename or 'a file'}: {error.strerror}")
         return USAGE
+    if _is_foreign_folder(error):
+        first = str(error).splitlines()[0][:300]
+        _say(f"Error: a folder of the lake is none of a day (date=YYYY-MM-DD); move it out of the lake. {first}")
+        return USAGE
     if _is_broken_lake(error):
         first = str(error).splitlines()[0][:300]
         _say(f"Error: a file of the lake can't be {_what_to_do(first)}. {first}")
@@ -123,6 +127,11 @@ def _of_a_bucket() -> Exception | None:
     return first
 
 
+def _is_foreign_folder(error: Exception) -> bool:
+    """Whether DuckDB meets a Parquet file below a table in a folder that is no day."""
+    return type(error).__module__.endswith("duckdb") and "hive partition" in str(error).lower()
+
+
 def _is_broken_lake(error: Exception) -> bool:
     """Whether DuckDB says that files are not what the lake's files are."""
     if "duckdb" not in sys.modules:
@@ -139,6 +148,8 @@ def _what_to_do(said: str) -> str:
         return "read: another process took it away meanwhile; run the command again"
     if "no space left" in text or "quota exceeded" in text:
         return "written: the disk is full; make room and run the command again"
+    if "could not write" in text or "write failed" in text or "failed to write" in text:
+        return "written: look at the disk, its quota and the limit of a file's size (ulimit -f); run the command again"
     return "read: it is broken, or not tracelens' own; move it away"
 
 

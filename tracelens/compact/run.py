@@ -15,7 +15,7 @@ from tracelens.compact import plan
 from tracelens.compact.merge import merge, sources_of
 from tracelens.compact.roll import Rolled, days_of, roll
 from tracelens.errors import InputError
-from tracelens.lake import journal, ledger
+from tracelens.lake import damage, journal, ledger
 from tracelens.lake.schema import TABLES
 from tracelens.lake.store import Store, is_lake
 
@@ -94,17 +94,18 @@ def compact(root: Path, until: dt.date | None = None, told: Told | None = None, 
         dry_run: write nothing.
 
     Raises:
-        InputError: no lake there, or it can't be written.
+        InputError: no lake there, it can't be written, or a file of it is broken.
     """
     begun = time.monotonic()
     if not is_lake(root):
         raise InputError(f"no lake at {root}: run `tracelens ingest PATH… --lake {root}` first")
-    if dry_run:
-        return _planned(root, until)
-    store = Store(root)
-    before = _sizes(root)
-    rolled = Rolled() if until is None else roll(store, until, told)
-    merge(store, told)
+    with damage.naming(root):
+        if dry_run:
+            return _planned(root, until)
+        store = Store(root)
+        before = _sizes(root)
+        rolled = Rolled() if until is None else roll(store, until, told)
+        merge(store, told)
     done = Compacted(before, _sizes(root), until, rolled, seconds=time.monotonic() - begun)
     files = {name: size.files for name, size in (("before", _sum(before)), ("after", _sum(done.after or {})))}
     logs.info(log, "compacted", **files, rounds=rolled.rounds, rows=rolled.rows, seconds=done.seconds)

@@ -43,15 +43,17 @@ def write_text(done: Compacted, lake: Path, out: TextIO) -> None:
     if done.before == done.after:
         out.write(f"nothing to do: the files of {visible(str(lake))} are as large as they should be\n")
     rolled = done.rolled
+    if done.until is not None and not rolled.days and not rolled.single:
+        out.write(_none(done))
     if rolled.days:
         out.write(
-            f"rolled up {_many(rolled.days, 'day')} before {done.until}: {rolled.rounds:,} rounds are {rolled.rows:,} "
-            f"rows now\n"
+            f"rolled up {_many(rolled.days, 'day')} before {done.until}: {_many(rolled.rounds, 'round')} "
+            f"{'is' if rolled.rounds == 1 else 'are'} {_many(rolled.rows, 'row')} now\n"
         )
     if rolled.single:
         out.write(
-            f"{rolled.single:,} rounds of days before {done.until} stay single: copies of another source's records, "
-            "requests that go on in a day that is not rolled up, or records that no log can hold\n"
+            f"{_many(rolled.single, 'round')} of days before {done.until} stay single: copies of another source's "
+            "records, requests that go on in a day that is not rolled up, or records that no log can hold\n"
         )
 
 
@@ -62,12 +64,19 @@ def _plan(done: Compacted, lake: Path, out: TextIO) -> None:
     out.write(f"{visible(str(lake))}: {files:,} files, {size_text(bytes_)}; nothing was written\n")
     if done.rolled.days:
         out.write(
-            f"would roll up {_many(done.rolled.days, 'day')} before {done.until}, with {done.rolled.rounds:,} rounds\n"
+            f"would roll up {_many(done.rolled.days, 'day')} before {done.until}, with "
+            f"{_many(done.rolled.rounds, 'round')}\n"
         )
+    elif done.until is not None:
+        out.write(_none(done))
     if count:
         out.write(f"would merge {count:,} files into {into:,}\n")
     if not count and not done.rolled.days:
         out.write("nothing to do\n")
+
+
+def _none(done: Compacted) -> str:
+    return f"no day before {done.until} has rounds to roll up (days with files of another writer stay as they are)\n"
 
 
 def _sizes(sizes: Mapping[str, Size]) -> dict[str, dict[str, int]]:
