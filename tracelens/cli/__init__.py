@@ -6,6 +6,7 @@ import contextlib
 import gc
 import importlib.abc
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -19,6 +20,8 @@ from tracelens.reporters.format import fold, visible
 USAGE = 3  # usage or input error; the option parser's own 2 would say "gate inconclusive"
 FAULT = 4
 INTERRUPTED = 130
+# Where an object of a bucket lies on this machine, for as long as the command runs (`lake.mirror`).
+_FETCHED = re.compile(r"[^'\"]*/tracelens-lake-[^/'\"]+/lake/")
 PIPE_CLOSED = 141  # as every Unix tool whose reader went away
 
 
@@ -110,6 +113,12 @@ def _failed(error: Exception, *, debug: bool) -> int:
         return USAGE
     if _is_broken_lake(error):
         first = str(error).splitlines()[0][:300]
+        fetched = _FETCHED.sub("", first)
+        if fetched != first:
+            from tracelens.lake.damage import IN_A_BUCKET
+
+            _say(f"Error: an object of the lake can't be read: it is broken; {IN_A_BUCKET}. {fetched}")
+            return USAGE
         _say(f"Error: a file of the lake can't be {_what_to_do(first)}. {first}")
         return USAGE
     hint = "" if debug else "; run again with --debug and report what it prints"

@@ -8,6 +8,13 @@ from pathlib import Path
 
 from tracelens.errors import InputError
 from tracelens.lake import journal
+from tracelens.lake.place import is_remote
+
+#: What to do about a broken object.
+IN_A_BUCKET = (
+    "put it back from a copy, or bring back what it held with `tracelens ingest --replace LOG` (once compacted: ingest "
+    "the logs under another prefix)"
+)
 
 
 @contextmanager
@@ -20,10 +27,16 @@ def naming(root: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        broken = named(root, journal.live(root)) if is_sign(error) else None
+        broken = named(root, _files(root)) if is_sign(error) else None
         if broken is not None:
             raise broken from error
         raise
+
+
+def _files(root: Path) -> Mapping[str, str]:
+    """The files of a lake by name; of one in a bucket by key, as these are what its owner finds there."""
+    files = journal.live(root)
+    return {path.rpartition("/lake/")[2]: path for path in files.values()} if is_remote(root) else files
 
 
 def is_sign(error: Exception) -> bool:
@@ -50,9 +63,12 @@ def named(place: str | Path, files: Mapping[str, str]) -> InputError | None:
     found = next((name for name, path in sorted(files.items()) if _is_broken(path)), None)
     if found is None:
         return None
+    told = f"{place}/{found}" if place else found
+    if isinstance(place, Path) and is_remote(place):  # its manifest names the object: without it nothing could be read
+        return InputError(f"{told} can't be read: it is broken; {IN_A_BUCKET}")
     return InputError(
-        f"{place}{'/' if place else ''}{found} can't be read: it is broken, or not tracelens' own; move it away, and "
-        "bring back what it held with `tracelens ingest --replace LOG`"
+        f"{told} can't be read: it is broken, or not tracelens' own; move it away, and bring back what it held with "
+        "`tracelens ingest --replace LOG`"
     )
 
 
