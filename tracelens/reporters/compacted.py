@@ -26,6 +26,7 @@ def write_json(done: Compacted, out: TextIO) -> None:
             "rows": None if done.after is None else done.rolled.rows,
             "single": None if done.after is None else done.rolled.single,
         },
+        "foreign_files": list(done.foreign),
         "to_merge": None if done.merged is None else {"files": done.merged[0], "into": done.merged[1]},
     }
     json_.write(document, out)
@@ -45,6 +46,7 @@ def write_text(done: Compacted, lake: Path, out: TextIO) -> None:
     rolled = done.rolled
     if done.until is not None and not rolled.days and not rolled.single:
         out.write(_none(done))
+    out.write(_foreign(done))
     if rolled.days:
         out.write(
             f"rolled up {_many(rolled.days, 'day')} before {done.until}: {_many(rolled.rounds, 'round')} "
@@ -69,6 +71,7 @@ def _plan(done: Compacted, lake: Path, out: TextIO) -> None:
         )
     elif done.until is not None:
         out.write(_none(done))
+    out.write(_foreign(done))
     if count:
         out.write(f"would merge {count:,} files into {into:,}\n")
     if not count and not done.rolled.days:
@@ -76,7 +79,17 @@ def _plan(done: Compacted, lake: Path, out: TextIO) -> None:
 
 
 def _none(done: Compacted) -> str:
-    return f"no day before {done.until} has rounds to roll up (days with files of another writer stay as they are)\n"
+    return f"no day before {done.until} has rounds to roll up\n"
+
+
+def _foreign(done: Compacted) -> str:
+    if not done.foreign:
+        return ""
+    days = {name.split("/")[1] for name in done.foreign}
+    return (
+        f"{_many(len(days), 'day')} with files of another writer can't be rolled up: {visible(done.foreign[0])}"
+        f"{f' and {len(done.foreign) - 1:,} more' if len(done.foreign) > 1 else ''}; move them out of the lake\n"
+    )
 
 
 def _sizes(sizes: Mapping[str, Size]) -> dict[str, dict[str, int]]:
