@@ -50,7 +50,10 @@ def test_what_was_done(tool: Tool) -> None:
     # Two lengths in each of three sources; nothing is left over of their times.
     assert "rolled up 1 day before 2026-05-07: 120 rounds are 6 rows now\n" in out
     nothing = "nothing to do: the files of lake are as large as they should be\n"
-    assert tool("compact", "--before", "2026-05-07") == (0, nothing, "")
+    assert tool("compact") == (0, nothing, "")
+    none = "no day before 2026-05-07 has rounds to roll up\n"
+    assert tool("compact", "--before", "2026-05-07") == (0, nothing + none, "")
+    assert none in tool("compact", "--before", "2026-05-07", "--dry-run")[1]
     code, out, _ = tool("report", "--json")
     assert code == 0
     assert [w["code"] for w in json.loads(out)["warnings"]].count("rolled_up") == 1
@@ -70,6 +73,38 @@ def test_json(tool: Tool) -> None:
     assert (code, err, told["to_merge"]) == (0, "", None)
     assert [told[when]["rounds"]["files"] for when in ("before", "after")] == [3, 1]
     assert told["rolled_up"] == {"before_day": None, "days": 0, "rounds": 0, "rows": 0, "single": 0}
+
+
+def test_a_file_that_keeps_a_day_single_is_named(tool: Tool) -> None:
+    day = Path("lake/rounds/date=2026-05-06")
+    (day / "mine.parquet").write_bytes(min(day.iterdir()).read_bytes())
+    for more in ([], ["--dry-run"]):
+        code, out, _ = tool("compact", "--before", "2026-05-07", *more)
+        assert code == 0
+        assert (
+            "no day before 2026-05-07 has rounds to roll up\n1 day with files of another writer can't be rolled up: "
+            "rounds/date=2026-05-06/mine.parquet; move them out of the lake\n"
+        ) in out
+    told = json.loads(tool("compact", "--before", "2026-05-07", "--json")[1])
+    assert told["foreign_files"] == ["rounds/date=2026-05-06/mine.parquet"]
+
+
+def test_a_filter_that_no_rolled_up_row_can_fit_is_told(tool: Tool) -> None:
+    question = ("report", "--json", "--where", "request_id = 'req-1' and round_index = 0")
+    assert tool("compact", "--before", "2026-05-07")[0] == 0
+    [told] = [w for w in json.loads(tool(*question)[1])["warnings"] if w["code"] == "rolled_up_where"]
+    assert told["text"].startswith("--where names request_id, round_index, which rolled-up rounds don't have any more")
+    assert told["evidence"] == {"rounds": 120, "until": "2026-05-06"}
+
+
+def test_a_label_that_comes_too_late_is_told(tool: Tool) -> None:
+    Path("labels.csv").write_text("request_id,task_type\nreq-1,chat\n")
+    assert tool("compact", "--before", "2026-05-07")[0] == 0
+    code, out, _ = tool("label", "labels.csv")
+    assert code == 0
+    assert out.startswith("changed nothing in 0 files\n1 of 1 labelled ids are not in the lake\n")
+    assert "rounds of days up to 2026-05-06 are rolled up" in out
+    assert json.loads(tool("label", "labels.csv", "--json")[1])["rolled_until"] == "2026-05-06"
 
 
 @pytest.mark.parametrize(

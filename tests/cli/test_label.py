@@ -46,7 +46,9 @@ def test_json(tool: Tool) -> None:
     Path("labels.jsonl").write_text('{"request_id":"b","tenant":"t"}\n')
     code, out, err = tool("label", "labels.jsonl", "--json")
     assert (code, err) == (0, "")
-    assert json.loads(out) == {"rows": {"rounds": 0, "requests": 1}, "files": 1, "labels": 1, "unmatched": 0}
+    assert json.loads(out) == {
+        "rows": {"rounds": 0, "requests": 1}, "files": 1, "labels": 1, "unmatched": 0, "rolled_until": None
+    }  # fmt: skip
 
 
 def test_rules(tool: Tool) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+import buckets
 import pyarrow.parquet as pq
 import pytest
 
@@ -13,6 +15,7 @@ import tracelens
 from tracelens.cli import _what_to_do, run
 from tracelens.errors import InputError
 from tracelens.lake import journal
+from tracelens.lake.bucket import Bucket
 from tracelens.lake.store import Store
 
 
@@ -47,6 +50,34 @@ def test_a_file_that_goes_while_it_is_read(
     assert "move" not in told
 
 
+def test_a_relative_folder_with_a_colon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.jsonl").write_text('{"ts":"2026-05-06T12:00:00Z","drafted":3,"accepted":1,"emitted":2}\n')
+    assert run(["ingest", "a.jsonl", "--lake", "x:y"]) == 0
+    assert run(["compact", "--before", "2026-05-07", "--lake", "x:y"]) == 0
+
+
+def test_a_broken_object_is_named_and_not_to_be_moved_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The manifest of a bucket names it: without it nothing of the lake could be read."""
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(
+        f'{{"ts":"2026-05-06T12:00:{i:02d}Z","request_id":"{i}","drafted":3,"accepted":1,"emitted":2}}\n'
+        for i in range(40)
+    ))  # fmt: skip
+    with buckets.in_memory() as place:
+        assert run(["ingest", str(path), "--lake", str(place)]) == 0
+        bucket = Bucket(place)
+        [key] = bucket.list("rounds/date=2026-05-06")
+        whole = bucket.get(key)
+        bucket.put(key, whole[:4] + bytes(b ^ 0x5A for b in whole[4:400]) + whole[400:])
+        capsys.readouterr()
+        assert run(["compact", "--before", "2026-05-07", "--lake", str(place)]) == 3
+        told = capsys.readouterr().err
+        assert key in told
+        assert "put it back from a copy" in told
+        assert str(tempfile.gettempdir()) not in told
+
+
 def test_no_room(
     lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,6 +98,7 @@ def test_no_room(
     [
         ('IO Error: Cannot open file "x.parquet": No such file or directory', "run the command again"),
         ('IO Error: Could not write file "x.parquet": No space left on device', "the disk is full"),
+        ('IO Error: Async write failed: {"x":"Could not write file \\"x.parquet\\": File too large"}', "(ulimit -f)"),
         ("Invalid Input Error: No magic bytes found at end of file 'x.parquet'", "move it away"),
     ],
 )

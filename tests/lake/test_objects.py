@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tracelens.lake import journal, lease, objects
 from tracelens.lake.bucket import Bucket
 from tracelens.lake.connection import connect
 from tracelens.lake.lease import LostLeaseError
-from tracelens.lake.manifest import commit_key, newest, object_key
+from tracelens.lake.manifest import Object, commit_key, encode, newest, object_key
 from tracelens.lake.schema import TABLES
 from tracelens.lake.snapshot import reading
 from tracelens.lake.store import Store, is_lake
@@ -245,7 +246,7 @@ def test_what_was_replaced_is_kept_for_an_hour_and_then_removed(lake: Path, monk
         monkeypatch.setattr(objects, "KEEP", -1000.0)
         put(lake, a="newer")
         put(lake, a="newest")
-        with pytest.raises(InputError, match=r"not there any more.*run the command again"):
+        with pytest.raises(InputError, match=r"not there any more.*rounds/date=.*run the command again"):
             print(held.files[f"{DAY}/a-0.parquet"])
     kept = buckets.keys(lake)
     assert sum(key.startswith(".retired/") for key in kept) == 0
@@ -304,6 +305,17 @@ def test_a_broken_manifest_is_named(lake: Path, content: bytes) -> None:
     put(lake, a="one")
     Bucket(lake).put(commit_key(99), content)
     with pytest.raises(InputError, match=r"\.commits can't be read"):
+        seen(lake)
+
+
+@pytest.mark.parametrize("key", ["rounds/../../../x.parquet", "../x.parquet", "/x.parquet", "elsewhere/x.parquet"])
+def test_nothing_is_written_outside_of_the_private_folder(lake: Path, key: str) -> None:
+    """A bucket is somebody else's word: a manifest that leads out of the folder is refused before anything is read."""
+    put(lake, a="one")
+    head = newest(Bucket(lake))
+    files = {**head.files, f"{DAY}/a-0.parquet": Object(key, 3)}
+    Bucket(lake).put(commit_key(head.number + 1), encode(replace(head, number=head.number + 1, files=files)))
+    with pytest.raises(InputError, match="names a file outside of its tables"):
         seen(lake)
 
 

@@ -25,6 +25,7 @@ from tracelens.lake.storage import storage_of
         ("s3://bucket/a/b", "s3://bucket/a/b", "s3"),
         ("s3://bucket/a/b/", "s3://bucket/a/b", "s3"),
         ("s3://bucket", "s3://bucket", "s3"),
+        ("S3://bucket/A?b", "s3://bucket/A?b", "s3"),
         ("gs://bucket/x y", "gs://bucket/x y", "gcs"),
         ("az://container/x", "az://container/x", "azure"),
         ("abfs://container@account.dfs.core.windows.net/x", "abfs://container@account.dfs.core.windows.net/x", "azure"),
@@ -57,6 +58,10 @@ def test_a_folder_is_a_folder(text: str) -> None:
         ("s3://AKID:hidden@bucket/lake", r"write no keys into a URL.*AWS_ACCESS_KEY_ID"),
         ("gs://user@bucket/lake", r"write no keys into a URL.*GOOGLE_APPLICATION_CREDENTIALS"),
         ("abfs://account:hidden@host/lake", r"write no keys into a URL"),
+        ("s3://bucket/lake?s3_secret_access_key=hidden", r"write no keys or options into a URL.*AWS_ACCESS_KEY_ID"),
+        ("az://container/lake?sv=2022&sig=hidden", r"write no keys or options into a URL.*AZURE_STORAGE_ACCOUNT_KEY"),
+        ("s3://AKID:hidden/bucket/lake", r"no bucket's name has a colon.*AWS_ENDPOINT_URL"),
+        ("s3://bucket/a/../b", r"write the prefix without \. and \.\."),
     ],
 )
 def test_what_can_be_no_place_is_refused(text: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,6 +35,7 @@ def warnings(
         *_never_drafted(total, strata),
         *_v0_rates(con),
         *_rolled_up(con, total),
+        *_rolled_out(defined),
         *collect.counted_wrongly(con, total, strata, defined),
         *_grains(con),
         *collect.timed_wrongly(con, total),
@@ -91,6 +92,19 @@ def _rolled_up(con: duckdb.DuckDBPyConnection, total: Stratum) -> list[Warning]:
         "what requests share a step cannot be had from them"
     )
     return [Warning("rolled_up", text, {"rounds": rolled, "share": found["share"], "until": found["day"]})]
+
+
+def _rolled_out(defined: Defined) -> list[Warning]:
+    """Rounds that are missed in silence otherwise: a filter meets NULL in their rows."""
+    out = defined.rolled_out
+    if out is None:
+        return []
+    text = (
+        f"--where names {', '.join(out.columns)}, which rolled-up rounds don't have any more: {out.rounds:,} rounds of "
+        f"days up to {out.until} are left out; ask of later days (`--since`), or bring the single rounds of a log "
+        "back: `tracelens ingest --replace LOG`"
+    )
+    return [Warning("rolled_up_where", text, {"rounds": out.rounds, "until": out.until})]
 
 
 def _share(share: float) -> str:

@@ -30,6 +30,8 @@ GROUPS = (
 
 # Rows of facts up to which they are kept in memory, some 100 bytes a row and set column.
 SMALL = 500_000
+#: Columns of single rounds: NULL where rounds are rolled up (`tracelens compact`).
+GONE = frozenset({"request_id", "round_index", "step_id", "source_line"})
 # Rounds whose sums by unit are made at once: some 250 MB where a unit has a hundred of them.
 LOT = 12_000_000
 
@@ -48,11 +50,20 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
+class RolledOut:
+    """Rounds that a filter leaves out as it names columns that rolled-up rows don't have, and the last day of them."""
+
+    columns: tuple[str, ...]
+    rounds: int
+    until: str
+
+
+@dataclass(frozen=True, slots=True)
 class Defined:
     """How the view `strata` was made: the statement up to its conditions, and whether anything was filtered.
 
     `forced` says that it holds simulated or forced acceptance, because there is nothing else; `matching` how the runs
-    without speculation were matched with it.
+    without speculation were matched with it; `rolled_out` the rolled-up rounds that the user's filter can't fit.
     """
 
     head: str
@@ -60,6 +71,7 @@ class Defined:
     filtered: bool
     forced: bool
     matching: Matching
+    rolled_out: RolledOut | None = None
 
 
 def groups_of(con: duckdb.DuckDBPyConnection, by: Sequence[str]) -> dict[str, str]:
@@ -146,8 +158,10 @@ def define_strata(con: duckdb.DuckDBPyConnection, selection: Selection) -> Defin
     """
     _check_runs(con, selection.runs)
     filters = filters_of(selection)
+    out = None
     if selection.where is not None:
         _check_expression(con, selection.where)
+        out = _rolled_out(con, selection.where, filters)
         filters.append(f"({selection.where}\n)")
     con_filter = f" where {' and '.join(filters)}" if filters else ""
     _define_selected(con, f"create or replace view selected as select * from facts{con_filter}", selection.where)
@@ -167,9 +181,23 @@ def define_strata(con: duckdb.DuckDBPyConnection, selection: Selection) -> Defin
     if not _any_counts(con):
         con.execute(head + " and ".join(every))
         if _any_counts(con):
-            return Defined(head, tuple(every), bool(filters), True, match)
+            return Defined(head, tuple(every), bool(filters), True, match, out)
         con.execute(head + " and ".join(real))
-    return Defined(head, tuple(real), bool(filters), False, match)
+    return Defined(head, tuple(real), bool(filters), False, match, out)
+
+
+def _rolled_out(con: duckdb.DuckDBPyConnection, where: str, others: Sequence[str]) -> RolledOut | None:
+    import duckdb
+
+    names = tuple(sorted(matching.columns_of(con, where) & GONE))
+    if not names:
+        return None
+    conditions = " and ".join(["rolled_requests is not null", f"({where}\n) is not true", *others])
+    try:
+        row = con.execute(f"select sum(weight)::bigint, max(date)::varchar from facts where {conditions}").fetchone()
+    except duckdb.Error:  # the filter does not fit the columns, which is told where it is applied
+        return None
+    return RolledOut(names, int(row[0]), str(row[1])) if row and row[0] else None
 
 
 def narrow(con: duckdb.DuckDBPyConnection, defined: Defined, condition: str | None) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import importlib.abc
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -19,6 +20,8 @@ from tracelens.reporters.format import fold, visible
 USAGE = 3  # usage or input error; the option parser's own 2 would say "gate inconclusive"
 FAULT = 4
 INTERRUPTED = 130
+# Where an object of a bucket lies on this machine, for as long as the command runs (`lake.mirror`).
+_FETCHED = re.compile(r"[^'\"]*/tracelens-lake-[^/'\"]+/lake/")
 PIPE_CLOSED = 141  # as every Unix tool whose reader went away
 
 
@@ -104,8 +107,18 @@ def _failed(error: Exception, *, debug: bool) -> int:
     if isinstance(error, OSError) and error.strerror:
         _say(f"Error: {error.filename or 'a file'}: {error.strerror}")
         return USAGE
+    if _is_foreign_folder(error):
+        first = str(error).splitlines()[0][:300]
+        _say(f"Error: a folder of the lake is none of a day (date=YYYY-MM-DD); move it out of the lake. {first}")
+        return USAGE
     if _is_broken_lake(error):
         first = str(error).splitlines()[0][:300]
+        fetched = _FETCHED.sub("", first)
+        if fetched != first:
+            from tracelens.lake.damage import IN_A_BUCKET
+
+            _say(f"Error: an object of the lake can't be read: it is broken; {IN_A_BUCKET}. {fetched}")
+            return USAGE
         _say(f"Error: a file of the lake can't be {_what_to_do(first)}. {first}")
         return USAGE
     hint = "" if debug else "; run again with --debug and report what it prints"
@@ -121,6 +134,11 @@ def _of_a_bucket() -> Exception | None:
     first = troubles[0] if troubles else None
     troubles.clear()  # each of DuckDB's threads may have met it
     return first
+
+
+def _is_foreign_folder(error: Exception) -> bool:
+    """Whether DuckDB meets a Parquet file below a table in a folder that is no day."""
+    return type(error).__module__.endswith("duckdb") and "hive partition" in str(error).lower()
 
 
 def _is_broken_lake(error: Exception) -> bool:
@@ -139,6 +157,8 @@ def _what_to_do(said: str) -> str:
         return "read: another process took it away meanwhile; run the command again"
     if "no space left" in text or "quota exceeded" in text:
         return "written: the disk is full; make room and run the command again"
+    if "could not write" in text or "write failed" in text or "failed to write" in text:
+        return "written: look at the disk, its quota and the limit of a file's size (ulimit -f); run the command again"
     return "read: it is broken, or not tracelens' own; move it away"
 
 

@@ -37,10 +37,18 @@ def label(
     rules = file.suffix.lower() == ".toml"
     done = relabel(lake, None if rules else read_labels(file), read_rules(file) if rules else ())
     if as_json:
-        document = {"rows": done.rows, "files": done.files, "labels": done.labels, "unmatched": done.unmatched}
+        document = {
+            "rows": done.rows, "files": done.files, "labels": done.labels, "unmatched": done.unmatched,
+            "rolled_until": done.rolled,
+        }  # fmt: skip
         json_.write(document, sys.stdout)
         return
     rows = ", ".join(f"{n:,} {name}" for name, n in done.rows.items() if n) or "nothing"
-    sys.stdout.write(f"changed {rows} in {done.files} files\n")
+    sys.stdout.write(f"changed {rows} in {done.files:,} file{'' if done.files == 1 else 's'}\n")
     if done.unmatched:
         sys.stdout.write(f"{done.unmatched:,} of {done.labels:,} labelled ids are not in the lake\n")
+    if done.rolled is not None:
+        sys.stdout.write(
+            f"rounds of days up to {done.rolled} are rolled up and have no request ids: labels by id don't reach them; "
+            "`tracelens ingest --replace LOG --labels FILE` brings them back with labels\n"
+        )

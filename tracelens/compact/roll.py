@@ -44,19 +44,31 @@ class Rolled:
 
 def days_of(root: Path, before: dt.date) -> dict[str, list[File]]:
     """Days before a date with single rounds in files of tracelens alone: day -> these files, in order."""
+    found, foreign = _days(root, before)
+    return {day: group for day, group in found.items() if day not in foreign}
+
+
+def foreign_of(root: Path, before: dt.date) -> list[str]:
+    """Files of another writer that keep their days, with single rounds of ours, from being rolled up; by name."""
+    found, foreign = _days(root, before)
+    return [name for day, names in sorted(foreign.items()) if day in found for name in names]
+
+
+def _days(root: Path, before: dt.date) -> tuple[dict[str, list[File]], dict[str, list[str]]]:
     files = journal.live(root, ("rounds",))
     own = {file.name: file for file in own_files(files, merge.sources_of(root))}
     found: dict[str, list[File]] = {}
-    foreign = set()
+    foreign: dict[str, list[str]] = {}
     for name in sorted(files):
         day = name.removeprefix(_PREFIX).partition("/")[0]
         if day == NO_DAY or not _is_before(day, before):
             continue
         if name not in own:
-            foreign.add(day)  # somebody else's file: whether its rounds belong to the same requests nobody can tell
+            # Whether its rounds belong to the same requests nobody can tell.
+            foreign.setdefault(day, []).append(name)
         elif not own[name].is_rolled:
             found.setdefault(day, []).append(own[name])
-    return {day: group for day, group in found.items() if day not in foreign}
+    return found, foreign
 
 
 def _is_before(day: str, date: dt.date) -> bool:

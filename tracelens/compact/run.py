@@ -13,9 +13,9 @@ from pathlib import Path
 from tracelens import logs
 from tracelens.compact import plan
 from tracelens.compact.merge import merge, sources_of
-from tracelens.compact.roll import Rolled, days_of, roll
+from tracelens.compact.roll import Rolled, days_of, foreign_of, roll
 from tracelens.errors import InputError
-from tracelens.lake import journal, ledger
+from tracelens.lake import damage, journal, ledger
 from tracelens.lake.schema import TABLES
 from tracelens.lake.store import Store, is_lake
 
@@ -40,7 +40,8 @@ class Compacted:
 
     `before` and `after` are by table; `after` is None for a dry run, which tells `merged` (files that would be merged,
     and the files that would come of them). `until` is the first day that is not rolled up, `rolled` what was; a dry run
-    knows the days, and counts the rounds of their files without a look at which must stay.
+    knows the days, and counts the rounds of their files without a look at which must stay. `foreign` are the files of
+    another writer that keep days from being rolled up.
     """
 
     before: Mapping[str, Size]
@@ -49,6 +50,7 @@ class Compacted:
     rolled: Rolled
     merged: tuple[int, int] | None = None
     seconds: float = 0.0
+    foreign: tuple[str, ...] = ()
 
 
 def day_before(older_than: str | None, before: str | None, today: dt.date) -> dt.date | None:
@@ -94,18 +96,20 @@ def compact(root: Path, until: dt.date | None = None, told: Told | None = None, 
         dry_run: write nothing.
 
     Raises:
-        InputError: no lake there, or it can't be written.
+        InputError: no lake there, it can't be written, or a file of it is broken.
     """
     begun = time.monotonic()
     if not is_lake(root):
         raise InputError(f"no lake at {root}: run `tracelens ingest PATH… --lake {root}` first")
-    if dry_run:
-        return _planned(root, until)
-    store = Store(root)
-    before = _sizes(root)
-    rolled = Rolled() if until is None else roll(store, until, told)
-    merge(store, told)
-    done = Compacted(before, _sizes(root), until, rolled, seconds=time.monotonic() - begun)
+    with damage.naming(root):
+        if dry_run:
+            return _planned(root, until)
+        store = Store(root)
+        before = _sizes(root)
+        rolled = Rolled() if until is None else roll(store, until, told)
+        merge(store, told)
+    seconds = time.monotonic() - begun
+    done = Compacted(before, _sizes(root), until, rolled, seconds=seconds, foreign=_foreign(root, until))
     files = {name: size.files for name, size in (("before", _sum(before)), ("after", _sum(done.after or {})))}
     logs.info(log, "compacted", **files, rounds=rolled.rounds, rows=rolled.rows, seconds=done.seconds)
     return done
@@ -121,7 +125,11 @@ def _planned(root: Path, until: dt.date | None) -> Compacted:
     groups = list(plan.groups([file for file in own if file.name not in gone]))
     rounds = sum(pq.read_metadata(file.path).num_rows for group in days.values() for file in group)
     merged = (sum(map(len, groups)), len(groups))
-    return Compacted(_sizes(root), None, until, Rolled(len(days), rounds), merged)
+    return Compacted(_sizes(root), None, until, Rolled(len(days), rounds), merged, foreign=_foreign(root, until))
+
+
+def _foreign(root: Path, until: dt.date | None) -> tuple[str, ...]:
+    return () if until is None else tuple(foreign_of(root, until))
 
 
 def _sizes(root: Path) -> dict[str, Size]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tracelens.errors import InputError
 from tracelens.ingest.labels import LABEL_COLUMNS, Rule
 from tracelens.ingest.redact import Redaction, redaction_in
-from tracelens.lake import journal, ledger
+from tracelens.lake import damage, journal, ledger, shared
 from tracelens.lake.connection import connect
 from tracelens.lake.parquet import COMPRESSION, LEVEL, ROW_GROUP, map_array
 from tracelens.lake.schema import table
@@ -29,12 +29,13 @@ _TABLES = ("rounds", "requests")
 
 @dataclass(frozen=True, slots=True)
 class Relabelled:
-    """What `relabel` did."""
+    """What `relabel` did; `rolled` is the last day whose rounds are rolled up: labels by request don't reach them."""
 
     rows: dict[str, int]
     files: int
     labels: int
     unmatched: int
+    rolled: str | None = None
 
 
 def relabel(root: Path, rows: pl.DataFrame | None, rules: Sequence[Rule]) -> Relabelled:
@@ -54,7 +55,7 @@ def relabel(root: Path, rows: pl.DataFrame | None, rules: Sequence[Rule]) -> Rel
     columns = [c for c in LABEL_COLUMNS if rows is not None and c in rows.columns]
     changed = dict.fromkeys(_TABLES, 0)
     files = 0
-    with store.transaction() as txn, txn.locked():
+    with damage.naming(root), store.transaction() as txn, txn.locked():
         # The lake's lock is held: nothing moves until the commit.
         with closing(connect(root, lock=False, held=False, grouped=False)) as con:
             con.execute(f"set memory_limit = '{MEMORY}'; set temp_directory = ''")
@@ -65,14 +66,23 @@ def relabel(root: Path, rows: pl.DataFrame | None, rules: Sequence[Rule]) -> Rel
             if rows is not None:
                 con.register("given", _arrow(_under_both_names(rows, redaction), columns))
                 con.execute("create temp table label as select * from given")
-            for name, path in journal.live(root, _TABLES).items():
+            live = journal.live(root, _TABLES)
+            for name, path in live.items():
                 kind = name.partition("/")[0]
                 n = _rewrite(con, txn.path(name), *_select(kind, path, rows, columns, rules))
                 changed[kind] += n
                 files += n > 0
             unmatched = _unmatched(con, rows)
         txn.commit(have_lock=True)
-    return Relabelled(changed, files, 0 if rows is None else rows.height, unmatched)
+    if rows is None:
+        return Relabelled(changed, files, 0, unmatched)
+    return Relabelled(changed, files, rows.height, unmatched, _last_rolled(live))
+
+
+def _last_rolled(names: Iterable[str]) -> str | None:
+    """The last day of the files with rolled-up rounds, `2026-05-06`."""
+    rolled = [name.split("/")[1].removeprefix("date=") for name in names if shared.head_of(name) == shared.ROLLED]
+    return max(rolled, default=None)
 
 
 def _under_both_names(rows: pl.DataFrame, redaction: Redaction | None) -> pl.DataFrame:

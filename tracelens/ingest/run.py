@@ -24,7 +24,7 @@ from tracelens.ingest.rows import parse_sets
 from tracelens.ingest.spread import stage_spread
 from tracelens.ingest.stage import GRID, Job, stage
 from tracelens.ingest.tally import Tally
-from tracelens.lake import ledger, shared
+from tracelens.lake import damage, ledger, shared
 from tracelens.lake.store import Store, Transaction
 from tracelens.sources.discover import SourceFile, discover
 from tracelens.sources.stream import BlockStream
@@ -99,7 +99,7 @@ def ingest(
             # log tells its runs itself, and must tell the same when it has grown.
             adopt = adoptable_runs(lake) if i else {}
             for batch in _batches(wave, *most):
-                with store.transaction() as txn:
+                with damage.naming(lake), store.transaction() as txn:
                     names = {} if options.replace else {e.sha256: e.name for e in known.entries}
                     jobs = [
                         Job(f, options, columns, sizes, names, adopt.get(f.folder_key[:8], {}), txn.folder, redaction)

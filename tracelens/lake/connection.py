@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens.errors import InputError
-from tracelens.lake import progress
+from tracelens.lake import damage, progress
 from tracelens.lake.schema import SCHEMA_VERSION, TABLES, newer
 from tracelens.lake.snapshot import Reading
 from tracelens.lake.storage import Days, storage_of
@@ -235,6 +235,18 @@ def answered(
         con.execute("set variable unbound = true")
         con.execute("reset memory_limit")
         return answered(con, sql, values)
+    except duckdb.Error as error:
+        broken = damage.named("", _files_of(con)) if damage.is_sign(error) else None
+        if broken is not None:
+            raise broken from error
+        raise
+
+
+def _files_of(con: duckdb.DuckDBPyConnection) -> dict[str, str]:
+    """Paths of the files that a connection reads and that lie on this machine."""
+    found = con.execute("select getvariable('lake_files')").fetchone()
+    told: Mapping[str, Sequence[str]] = found[0] if found and found[0] else {}
+    return {path: path for paths in told.values() for path in paths if Path(path).is_file()}
 
 
 def keep_view(con: duckdb.DuckDBPyConnection, name: str, condition: str = "") -> None:

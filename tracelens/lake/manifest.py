@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,7 +103,19 @@ def decode(content: bytes, bucket: Bucket) -> Manifest:
         ) from error
     if version > VERSION:
         raise InputError(f"a newer tracelens wrote the lake at {bucket.root}: upgrade tracelens")
+    _check_keys(bucket, (*files, *(o.key for o in files.values()), *found.publish, *found.retire))
     return found
+
+
+def _check_keys(bucket: Bucket, keys: Iterable[str]) -> None:
+    """Nothing is fetched to a place outside of the private folder, nor cleared away there, whoever wrote the bucket."""
+    for key in keys:
+        table, *rest = key.split("/")
+        if table not in TABLES or not rest or not {"", ".", ".."}.isdisjoint(rest) or "\0" in key:
+            raise InputError(
+                f"the lake at {bucket.root} names a file outside of its tables ({key[:200]}): tracelens writes no such "
+                f"thing; where you did not make that object, don't use this bucket"
+            )
 
 
 def newest(bucket: Bucket, known: Manifest | None = None) -> Manifest:
@@ -132,4 +144,5 @@ def _copied(bucket: Bucket) -> Manifest:
         files |= {key: Object(key, seen.size) for key, seen in found.items() if key.endswith(".parquet")}
         if not files:
             break
+    _check_keys(bucket, files)
     return Manifest(0, "", "", files)

@@ -99,7 +99,7 @@ class Mirror:
                         part.replace(target)
                         return str(target)
                     part.unlink()
-        raise _gone(self.bucket.root)
+        raise _gone(self.bucket.root, wanted.key)
 
     def tail(self, head: Manifest, wanted: Object) -> tuple[int, bytes]:
         """Where the end of an object begins that holds its footer, and its bytes."""
@@ -115,7 +115,7 @@ class Mirror:
                 found = self.bucket.tail(key, start, wanted.size)
                 if len(found) == wanted.size - start:
                     return found
-        raise _gone(self.bucket.root)
+        raise _gone(self.bucket.root, wanted.key)
 
     @contextmanager
     def reading(self, head: Manifest) -> Iterator[None]:
@@ -249,10 +249,11 @@ def _is_ahead(name: str, ahead: Days | None) -> bool:
     return (first is None or first <= day) and (last is None or day <= last)
 
 
-def _gone(root: Path) -> InputError:
+def _gone(root: Path, key: str) -> InputError:
     return InputError(
-        f"a file of the lake at {root} is not there any more: it was replaced long ago while this went on, or somebody "
-        "removed it; run the command again"
+        f"a file of the lake at {root} is not there any more, or not as it was written ({key}): it was replaced long "
+        "ago while this went on, and then run the command again; or somebody else removed or changed it, and then put "
+        "it back from a copy, or ingest the logs under another prefix"
     )
 
 

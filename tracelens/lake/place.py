@@ -20,7 +20,7 @@ else:
 #: Scheme -> the extra of tracelens that reads and writes it.
 SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
 # `Path` makes one of two slashes.
-_URL = re.compile(r"([a-z][a-z0-9]*):/+(.*)", re.DOTALL)
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9]*):/+(.*)", re.DOTALL)
 
 
 class ObjectPath(_Base):
@@ -40,13 +40,13 @@ def lake_path(text: str | os.PathLike[str]) -> Path:
     """The place that a text names: a URL of a known scheme, else a folder.
 
     Raises:
-        InputError: a URL of another scheme, without a bucket, or with a user or key in it.
+        InputError: a URL of another scheme, without a bucket, or with a user, a key or an option in it.
     """
     told = os.fspath(text)
     match = _URL.fullmatch(told)
-    if match is None or (match[1] not in SCHEMES and "://" not in told):
+    scheme, rest = (match[1].lower(), match[2]) if match is not None else ("", "")
+    if match is None or (scheme not in SCHEMES and "://" not in told):
         return Path(text)
-    scheme, rest = match[1], match[2]
     if scheme not in SCHEMES:
         known = ", ".join(f"{s}://" for s in ("s3", "gs", "az", "abfs"))
         raise InputError(f"no lake can be at {scheme}://…: name a folder, or a bucket with {known}")
@@ -54,8 +54,19 @@ def lake_path(text: str | os.PathLike[str]) -> Path:
     # Azure's own URLs are container@account; everywhere else an @ ends a name and a key.
     if "@" in rest and (not scheme.startswith("abfs") or ":" in bucket):
         raise InputError(f"write no keys into a URL ({scheme}://…@…); {CREDENTIALS[SCHEMES[scheme]]}")
+    # DuckDB's own options and Azure's tokens are written so; as a part of the prefix they would be told and stored.
+    if "=" in rest.partition("?")[2]:
+        raise InputError(f"write no keys or options into a URL ({scheme}://…?…=…); {CREDENTIALS[SCHEMES[scheme]]}")
+    # A key and its secret, or a host and its port: neither is repeated.
+    if ":" in bucket:
+        raise InputError(
+            f"no bucket's name has a colon: write {scheme}://bucket/prefix; {CREDENTIALS[SCHEMES[scheme]]}"
+            + ("; another store's address goes into $AWS_ENDPOINT_URL" if SCHEMES[scheme] == "s3" else "")
+        )
     if not bucket:
         raise InputError(f"{scheme}://: name a bucket, as in {scheme}://bucket/prefix")
+    if not {".", ".."}.isdisjoint(rest.split("/")):
+        raise InputError(f"{scheme}://{rest}: a bucket has no folders to go up in: write the prefix without . and ..")
     return ObjectPath(f"{scheme}:/{rest.rstrip('/')}")
 
 
@@ -67,7 +78,8 @@ def is_remote(path: Path) -> bool:
 def url_of(path: Path) -> str | None:
     """The URL of a prefix of a bucket; None for a folder."""
     match = _URL.fullmatch(_Base.__str__(path).replace(os.sep, "/"))
-    return f"{match[1]}://{match[2]}" if match is not None and match[1] in SCHEMES else None
+    scheme = match[1].lower() if match is not None else ""
+    return f"{scheme}://{match[2]}" if match is not None and scheme in SCHEMES else None
 
 
 def extra_of(path: Path) -> str:

@@ -84,7 +84,8 @@ class Store:
             DiskFullError: whatever failed, failed because the disk of the lake is full.
         """
         with self._storage.told(), self._storage.staging() as folder:
-            yield Transaction(self, folder)
+            # Arrow takes a relative path with a colon, `a:b/…`, for a URL.
+            yield Transaction(self, folder.absolute())
 
 
 _EMPTY = {t: f"{t}/date={NO_DAY}/empty.parquet" if t in DAY_OF else f"{t}/empty.parquet" for t in TABLES}

@@ -26,6 +26,7 @@ def write_json(done: Compacted, out: TextIO) -> None:
             "rows": None if done.after is None else done.rolled.rows,
             "single": None if done.after is None else done.rolled.single,
         },
+        "foreign_files": list(done.foreign),
         "to_merge": None if done.merged is None else {"files": done.merged[0], "into": done.merged[1]},
     }
     json_.write(document, out)
@@ -43,15 +44,18 @@ def write_text(done: Compacted, lake: Path, out: TextIO) -> None:
     if done.before == done.after:
         out.write(f"nothing to do: the files of {visible(str(lake))} are as large as they should be\n")
     rolled = done.rolled
+    if done.until is not None and not rolled.days and not rolled.single:
+        out.write(_none(done))
+    out.write(_foreign(done))
     if rolled.days:
         out.write(
-            f"rolled up {_many(rolled.days, 'day')} before {done.until}: {rolled.rounds:,} rounds are {rolled.rows:,} "
-            f"rows now\n"
+            f"rolled up {_many(rolled.days, 'day')} before {done.until}: {_many(rolled.rounds, 'round')} "
+            f"{'is' if rolled.rounds == 1 else 'are'} {_many(rolled.rows, 'row')} now\n"
         )
     if rolled.single:
         out.write(
-            f"{rolled.single:,} rounds of days before {done.until} stay single: copies of another source's records, "
-            "requests that go on in a day that is not rolled up, or records that no log can hold\n"
+            f"{_many(rolled.single, 'round')} of days before {done.until} stay single: copies of another source's "
+            "records, requests that go on in a day that is not rolled up, or records that no log can hold\n"
         )
 
 
@@ -62,12 +66,30 @@ def _plan(done: Compacted, lake: Path, out: TextIO) -> None:
     out.write(f"{visible(str(lake))}: {files:,} files, {size_text(bytes_)}; nothing was written\n")
     if done.rolled.days:
         out.write(
-            f"would roll up {_many(done.rolled.days, 'day')} before {done.until}, with {done.rolled.rounds:,} rounds\n"
+            f"would roll up {_many(done.rolled.days, 'day')} before {done.until}, with "
+            f"{_many(done.rolled.rounds, 'round')}\n"
         )
+    elif done.until is not None:
+        out.write(_none(done))
+    out.write(_foreign(done))
     if count:
         out.write(f"would merge {count:,} files into {into:,}\n")
     if not count and not done.rolled.days:
         out.write("nothing to do\n")
+
+
+def _none(done: Compacted) -> str:
+    return f"no day before {done.until} has rounds to roll up\n"
+
+
+def _foreign(done: Compacted) -> str:
+    if not done.foreign:
+        return ""
+    days = {name.split("/")[1] for name in done.foreign}
+    return (
+        f"{_many(len(days), 'day')} with files of another writer can't be rolled up: {visible(done.foreign[0])}"
+        f"{f' and {len(done.foreign) - 1:,} more' if len(done.foreign) > 1 else ''}; move them out of the lake\n"
+    )
 
 
 def _sizes(sizes: Mapping[str, Size]) -> dict[str, dict[str, int]]:
