@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 #: A question may take so long, where nobody says otherwise.
 SECONDS = 600.0
+_AGAIN = 0.02
 _CHUNK = 10_000
 _BATCH = 122_880  # a row group of Parquet, as in the lake
 # Types of DuckDB that become other bytes or nothing at all in Arrow.
@@ -143,20 +144,28 @@ class Clock:
         if limits.memory is not None:
             con.execute("set memory_limit = $1", [limits.memory])
         self._con, self._left = con, limits.seconds
-        self._timer: threading.Timer | None = None
+        self._watch: threading.Thread | None = None
+        self._done = threading.Event()
         self._begun = 0.0
 
     def __enter__(self) -> None:
         if self._left is not None:
             self._begun = time.monotonic()
-            self._timer = threading.Timer(max(self._left, 0.0), self._con.interrupt)
-            self._timer.daemon = True
-            self._timer.start()
+            self._done.clear()
+            self._watch = threading.Thread(target=self._interrupt, args=(max(self._left, 0.0),), daemon=True)
+            self._watch.start()
+
+    def _interrupt(self, seconds: float) -> None:
+        """Interrupt again and again: between two statements there is nothing that an interrupt would end."""
+        wait = seconds
+        while not self._done.wait(wait):
+            self._con.interrupt()
+            wait = _AGAIN
 
     def __exit__(self, *_: object) -> None:
-        if self._timer is not None and self._left is not None:
-            self._timer.cancel()
-            self._timer.join()
+        if self._watch is not None and self._left is not None:
+            self._done.set()
+            self._watch.join()
             self._left -= time.monotonic() - self._begun
 
     @property
