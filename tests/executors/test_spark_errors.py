@@ -126,6 +126,8 @@ CALLED = "An error occurred while calling None.org.apache.spark.api.java.JavaSpa
         (f"{CALLED}io.x.ClientException: An error.\n\tat x\nCaused by: java.net.ConnectException: Refused", "",
          "An error; Refused"),
         (f"{CALLED}java.lang.OutOfMemoryError: Java heap space\n\tat x", "WARN x", "Java heap space"),
+        (f"{CALLED}java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.\n\tat x", "",
+         "the master took no application; is it a Spark master, and of the same version?"),
         (GATEWAY, "", f"{GATEWAY} (-v shows what Java says)"),
     ],
 )  # fmt: skip

@@ -57,6 +57,8 @@ _NO_JAVA = (
     "(openjdk-17-jre-headless) or set JAVA_HOME"
 )
 
+_LET_GO = "the master took no application; is it a Spark master, and of the same version?"
+
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
@@ -173,7 +175,7 @@ class Spark:
         begun = time.monotonic()
         while self._context._jsc.sc().getExecutorMemoryStatus().size() < 2:  # this process is one of them
             if self._context._jsc.sc().isStopped():
-                raise InputError(f"the master{self._at()} let the application go: is it the right address and version?")
+                raise InputError(f"Spark does not start{self._at()}: {_LET_GO}")
             if time.monotonic() - begun > PATIENCE:
                 raise InputError(
                     f"no executor came within {PATIENCE:.0f} s{self._at()}: all of the cluster is taken, or no worker "
@@ -271,6 +273,8 @@ def _start_reason(error: Exception, heard: str) -> str:
     text = f"{error}\n{heard}"
     if any(mark in text for mark in _OLD_JAVA):
         return "Spark 4 needs Java 17 or newer, and the Java of this machine is older: install one, or set JAVA_HOME"
+    if "stopped SparkContext" in text:  # after a minute of silence, or of an answer that is none
+        return _LET_GO
     said = _SAID.findall(str(error)) or _SAID.findall(heard)
     if said:
         return "; ".join(dict.fromkeys(line.rstrip(".")[:_LONGEST] for line in (said[0], said[-1])))
