@@ -18,7 +18,12 @@ from lakes import Row, write_lake
 from tracelens.analysis import parts
 from tracelens.analysis.report import report
 from tracelens.analysis.session import Question
+from tracelens.cli import run
 from tracelens.errors import InputError
+from tracelens.executors.spark import Spark
+from tracelens.ingest.options import IngestOptions
+from tracelens.ingest.run import ingest
+from tracelens.lake.place import lake_path
 from tracelens.reporters import reporter
 
 DAY = dt.datetime(2026, 11, 1, 23, 50)
@@ -116,6 +121,29 @@ def test_parts_answer_as_the_whole(lake: Path) -> None:
 def test_a_query_in_a_filter_is_refused(lake: Path) -> None:
     with pytest.raises(InputError, match="holds a query of its own"):
         report(lake, Question(where="ts > (select min(ts) from rounds)"), Elsewhere())
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/lake", "gs://bucket/lake", "az://container/lake"])
+@pytest.mark.parametrize("command", ["report", "report --format html", "gap", "ingest ."])
+def test_a_lake_in_a_bucket_is_refused_before_spark(
+    command: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Spark, "__enter__", lambda self: pytest.fail("Spark was asked for"))
+    monkeypatch.chdir(tmp_path)
+    assert run([*command.split(), "--executor", "spark", "--master", "local[1]", "--lake", url]) == 3
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"no lake in a bucket ({url}): copy or mount it as a folder" in told
+    assert "or leave --executor out" in told
+
+
+def test_python_is_refused_a_lake_in_a_bucket(tmp_path: Path) -> None:
+    """Nothing is asked of the bucket: there is none."""
+    elsewhere, bucket = Elsewhere(), lake_path("s3://bucket/lake")
+    with pytest.raises(InputError, match="no lake in a bucket"):
+        report(bucket, Question(), elsewhere)
+    with pytest.raises(InputError, match="no lake in a bucket"):
+        ingest([str(tmp_path)], bucket, IngestOptions(), executor=elsewhere)
+    assert not elsewhere.tasks
 
 
 def test_an_executor_of_another_version(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,9 +49,30 @@ def test_a_master_that_nobody_is(monkeypatch: pytest.MonkeyPatch) -> None:
         started(monkeypatch, f"spark://127.0.0.1:{port}")
 
 
-def test_a_master_without_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("master", ["spark://somewhere", "spark://", "spark://host:port"])
+def test_a_master_without_a_port(master: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="write spark://HOST:PORT"):
-        started(monkeypatch, "spark://somewhere")
+        started(monkeypatch, master)
+
+
+@pytest.mark.parametrize("master", ["", "host:7077", "mesos://host:5050", "local[0]", "local[x]", "local[]", "k8s://"])
+def test_a_master_that_spark_does_not_know(master: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match=r"^--master .+: no master of Spark; write spark://HOST:PORT, yarn"):
+        started(monkeypatch, master)
+
+
+def test_spark_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="Spark Connect runs no Python of ours"):
+        started(monkeypatch, "sc://host:15002")
+
+
+@pytest.mark.parametrize(
+    "master",
+    [None, "local", "local[*]", "local[16]", "local[2,3]", "local[*, 4]", "local-cluster[2,1,1024]", "yarn",
+     "k8s://https://host:6443"],
+)  # fmt: skip
+def test_a_master_that_spark_knows(master: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    started(monkeypatch, master)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +96,10 @@ def test_options(options: list[str], said: str, tmp_path: Path, capsys: pytest.C
         ("Total size of results is bigger than spark.driver.maxResultSize", "raise it"),
         ("\nJob 1 cancelled\n\tat org.apache", "^Job 1 cancelled"),
         ("[PYTHON_VERSION_MISMATCH] Python in worker", "another Python"),
+        ("x\n: y: Lost task 0.3: ExecutorLostFailure (executor 3 exited\nDriver stacktrace:", "^its executor died"),
+        ("x\n: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).", "^its executor died"),
+        ("Traceback:\n  File x\nMemoryError\n\nDriver stacktrace:", "^MemoryError: it ran out of memory; give"),
+        ("File x\n_duckdb.OutOfMemoryException: secret\n\nDriver stacktrace:", "^OutOfMemoryException: it ran out"),
     ],
 )
 def test_reasons_are_short_and_quote_no_record(text: str, said: str) -> None:
@@ -83,6 +108,31 @@ def test_reasons_are_short_and_quote_no_record(text: str, said: str) -> None:
     reason = spark._reason(RuntimeError(text))
     assert re.search(said, reason)
     assert "secret" not in reason
+
+
+GATEWAY = "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number."
+CALLED = "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n: "
+
+
+@pytest.mark.parametrize(
+    ("error", "heard", "said"),
+    [
+        (GATEWAY, "WARN x\nException in thread \"main\" org.apache.spark.SparkException: X must be set\n\tat x",
+         "X must be set"),
+        (GATEWAY, "Error: could not find libjava.so\nspark-class: line 97: CMD: bad array subscript\n",
+         "Error: could not find libjava.so (-v shows what Java says)"),
+        (GATEWAY, "Error: LinkageError occurred\njava.lang.UnsupportedClassVersionError: x (class file version 61.0)",
+         "Spark 4 needs Java 17 or newer, and the Java of this machine is older: install one, or set JAVA_HOME"),
+        (f"{CALLED}io.x.ClientException: An error.\n\tat x\nCaused by: java.net.ConnectException: Refused", "",
+         "An error; Refused"),
+        (f"{CALLED}java.lang.OutOfMemoryError: Java heap space\n\tat x", "WARN x", "Java heap space"),
+        (f"{CALLED}java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.\n\tat x", "",
+         "the master took no application; is it a Spark master, and of the same version?"),
+        (GATEWAY, "", f"{GATEWAY} (-v shows what Java says)"),
+    ],
+)  # fmt: skip
+def test_why_spark_does_not_start_is_a_line(error: str, heard: str, said: str) -> None:
+    assert spark._start_reason(RuntimeError(error), heard) == said
 
 
 def test_pyspark_is_not_loaded_unasked() -> None:

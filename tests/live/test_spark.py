@@ -12,7 +12,9 @@ from __future__ import annotations
 import io
 import json
 import math
+import operator
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -187,6 +189,31 @@ def test_an_executor_that_dies_changes_nothing(samples: Path, spark: Spark, tmp_
     killer.join(10)
     assert killed
     assert contents(lake) == contents(samples)
+
+
+def asked(lake: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own: one JVM belongs to this one already."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "HADOOP_", "YARN_"))}
+    command = [sys.executable, "-m", "tracelens", "report", "--json", "--lake", str(lake), "--executor", "spark"]
+    return subprocess.run([*command, *options], capture_output=True, text=True, env=env)
+
+
+def test_java_says_nothing_beside_the_answer(samples: Path) -> None:
+    found = asked(samples, "--master", "local[1]")
+    assert (found.returncode, found.stderr) == (0, "")
+    same(json.loads(found.stdout), as_json(report(samples, Question())))
+    assert "spark started" in asked(samples, "--master", "local[1]", "-v").stderr
+
+
+def test_a_spark_that_does_not_start_says_why_in_a_line(samples: Path) -> None:
+    found = asked(samples, "--master", "yarn")
+    assert (found.returncode, found.stdout) == (3, "")
+    assert re.fullmatch(r"Error: Spark does not start at yarn: .*YARN_CONF_DIR.*\n", found.stderr)
+
+
+def test_a_task_that_always_dies(spark: Spark) -> None:
+    with pytest.raises(InputError, match=r"Spark gave up on a task .* its executor died each time"):
+        list(spark.run(operator.call, os._exit, [1]))  # of modules that executors have, too
 
 
 def test_a_lake_that_no_executor_sees(tmp_path: Path, spark: Spark, many: Path) -> None:

@@ -21,6 +21,7 @@ from tracelens.errors import InputError
 from tracelens.executors import Executor
 from tracelens.lake import progress
 from tracelens.lake.connection import connect, define_grouping
+from tracelens.lake.place import check_shared
 
 if TYPE_CHECKING:
     import duckdb
@@ -136,12 +137,14 @@ def opened(
     A `where` is anybody's SQL, and has the time of a `query`; what else is asked takes as long as the lake is large.
 
     Raises:
-        InputError: no lake there, an unknown column or run, a `where` that is no expression over `facts` or takes too
-            long, more memory than there is.
+        InputError: no lake there, one in a bucket for an executor, an unknown column or run, a `where` that is no
+            expression over `facts` or takes too long, more memory than there is.
     """
     import duckdb
 
     _check(question)
+    if executor is not None:
+        check_shared(lake)
     progress.expect(ASKED + len(more))
     days = [None if moment is None else utc(moment).date() for moment in (question.since, question.until)]
     con = connect(lake, grouped=False, keep=executor is None, bound=True, ahead=(days[0], days[1]))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tracelens.errors import InputError
 from tracelens.executors import Executor
+from tracelens.lake.place import check_shared
 
 ExecutorName = Annotated[
     str, typer.Option("--executor", metavar="local|spark", help="Work here, or on an Apache Spark cluster.")
@@ -26,11 +28,11 @@ Master = Annotated[
 
 
 @contextmanager
-def executor(name: str, master: str | None) -> Iterator[Executor | None]:
-    """The executor that was asked for, while the command works; None is this process.
+def executor(name: str, master: str | None, lake: Path) -> Iterator[Executor | None]:
+    """The executor that was asked for, while the command works on a lake; None is this process.
 
     Raises:
-        InputError: an unknown name, a master without Spark, or a Spark that does not start.
+        InputError: an unknown name, a master without Spark, a lake in a bucket, or a Spark that does not start.
     """
     if name not in ("local", "spark"):
         raise InputError(f"--executor {name}: give local or spark")
@@ -39,6 +41,7 @@ def executor(name: str, master: str | None) -> Iterator[Executor | None]:
             raise InputError(f"--master {master} is Spark's: add --executor spark")
         yield None
         return
+    check_shared(lake)  # before anybody is told to install what would not help
     from tracelens.executors.spark import Spark
 
     with Spark(master) as started:

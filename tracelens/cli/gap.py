@@ -35,7 +35,7 @@ def gap(
     chosen = opt.chosen_format(fmt, as_json, output)
     check(chosen)
     question = opt.question(by, where, since, until, run, baseline, claim)
-    with executing.executor(executor, master) as cluster, waiting():
+    with executing.executor(executor, master, lake) as cluster, waiting():
         result = analyse(lake, question, cluster)
     with opened(output) as out:
         VIEW.render(result, chosen, out)

@@ -154,7 +154,8 @@ def with_common(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(**values: Any) -> Any:
-        _log(verbose=bool(values.get("verbose")), debug=bool(values.get("debug")))
+        if values.get("verbose") or values.get("debug"):  # or the group has set it, before the name of the command
+            _log(verbose=True, debug=bool(values.get("debug")))
         for parameter in added:
             values.pop(parameter.name, None)
         try:

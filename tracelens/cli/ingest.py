@@ -108,7 +108,7 @@ def ingest(
     )
     if executor != "local" and jobs is not None:
         raise InputError("--jobs is for work on this machine: leave it out, the cluster has its own settings")
-    with where.executor(executor, master) as cluster, progress_bar(paths) as told:
+    with where.executor(executor, master, lake) as cluster, progress_bar(paths) as told:
         summary = run_ingest(paths, lake, options, told, executor=cluster)
     from tracelens.engines import load
     from tracelens.ingest.advice import missing

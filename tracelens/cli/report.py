@@ -64,7 +64,7 @@ def report(
     if chosen in PAGE_FORMATS:
         from tracelens.analysis.page import page
 
-        with executing.executor(executor, master) as cluster, waiting():
+        with executing.executor(executor, master, lake) as cluster, waiting():
             shown = page(lake, question, cluster)
         target = browser.place(output) if in_browser else output
         with opened(target) as out:
@@ -75,7 +75,7 @@ def report(
     from tracelens.analysis.report import report as analyse
 
     text = reporter(chosen)
-    with executing.executor(executor, master) as cluster, waiting():
+    with executing.executor(executor, master, lake) as cluster, waiting():
         result = analyse(lake, question, cluster)
     with opened(output) as out:
         text.render(result, out)

@@ -13,6 +13,7 @@ import re
 import shutil
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,14 +28,36 @@ log = logging.getLogger(__name__)
 PATIENCE = 120.0
 _KNOCK = 5.0
 _LOOK = 0.2
+# Bytes of what a JVM says at its start, and characters of what is told of it.
+_LISTEN = 1 << 16
+_LONGEST = 300
+_STDERR = 2
 # Spark's own settings of the site (spark-defaults.conf) win over these.
 _DEFAULTS = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
 _RAISED = re.compile(r"^\s*((?:\w+\.)*\w*(?:Error|Exception|Interrupt))(?::|$)", re.MULTILINE)
-_STANDALONE = re.compile(r"spark://(?P<hosts>[^/]+)")
+_STANDALONE = re.compile(r"spark://(?P<hosts>[^/]*)")
+# What Spark 4 takes; with anything else its JVM starts, and ends in a stack trace.
+_COUNT = r"\s*[1-9]\d*\s*"
+_MASTER = re.compile(
+    rf"local|local\[(?:\*|[1-9]\d*)(?:\s*,{_COUNT})?\]|local-cluster\[{_COUNT},{_COUNT},{_COUNT}\]|yarn|k8s://.+"
+)
+# How the JVM says why it ends, before or beside a stack trace.
+_SAID = re.compile(r"^(?:Exception in thread \S+ |Caused by: |: )?(?:[\w$]+\.)+[\w$]*(?:Exception|Error): (.+)$", re.M)
+_OLD_JAVA = ("UnsupportedClassVersionError", "Unrecognized option", "Unrecognized VM option")
+_DIED = (
+    "exited unexpectedly",
+    "ExecutorLostFailure",
+    "executor lost",
+    "exited caused by",
+    "Executor heartbeat timed out",
+)
+_MEMORY = ("MemoryError", "OutOfMemoryException", "OutOfMemoryError")
 _NO_JAVA = (
     "--executor spark needs Java 17 or newer on this machine and there is none: install a Java run-time "
     "(openjdk-17-jre-headless) or set JAVA_HOME"
 )
+
+_LET_GO = "the master took no application; is it a Spark master, and of the same version?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +103,7 @@ class Spark:
 
     def _start(self) -> None:
         from pyspark import SparkConf, SparkContext
+        from pyspark.java_gateway import launch_gateway
 
         # Workers on this machine are of this Python; those of a cluster are the site's affair (spark.pyspark.python).
         if (self._master or "").startswith("local"):
@@ -90,15 +114,18 @@ class Spark:
         for name, value in _DEFAULTS.items():
             conf.setIfMissing(name, value)
         begun = time.monotonic()
-        try:
-            self._context = SparkContext(conf=conf)
-            self._wait()
-        except TracelensError:
-            self.__exit__()
-            raise
-        except Exception as error:
-            self.__exit__()
-            raise InputError(f"Spark does not start{self._at()}: {_reason(error)}") from error
+        with _ears() as (heard, kept):
+            try:
+                # A JVM of this process stays for the next application.
+                gateway = None if SparkContext._gateway else launch_gateway(conf, dict(kept))
+                self._context = SparkContext(conf=conf, gateway=gateway)
+                self._wait()
+            except TracelensError:
+                self.__exit__()
+                raise
+            except Exception as error:
+                self.__exit__()
+                raise InputError(f"Spark does not start{self._at()}: {_start_reason(error, heard())}") from error
         seconds = time.monotonic() - begun
         logs.info(log, "spark started", master=self._context.master, slots=self.slots, seconds=seconds)
 
@@ -148,7 +175,7 @@ class Spark:
         begun = time.monotonic()
         while self._context._jsc.sc().getExecutorMemoryStatus().size() < 2:  # this process is one of them
             if self._context._jsc.sc().isStopped():
-                raise InputError(f"the master{self._at()} let the application go: is it the right address and version?")
+                raise InputError(f"Spark does not start{self._at()}: {_LET_GO}")
             if time.monotonic() - begun > PATIENCE:
                 raise InputError(
                     f"no executor came within {PATIENCE:.0f} s{self._at()}: all of the cluster is taken, or no worker "
@@ -175,6 +202,24 @@ def _nothing(_: Any) -> None:
     """Have a result made and kept."""
 
 
+@contextlib.contextmanager
+def _ears() -> Iterator[tuple[Callable[[], str], dict[str, Any]]]:
+    """Where the JVM writes: how to hear what it said while it started, and the streams for `Popen`.
+
+    To a file without a name, which ends with the JVM: it writes stack traces, and warnings that concern nobody, on the
+    stderr of whoever waits for an answer. With `-v` they go there. What it says never gets into an answer on stdout.
+    """
+    if logs.level() is not None:
+        yield (lambda: ""), {"stdout": _STDERR}
+        return
+    with tempfile.TemporaryFile() as file:
+
+        def heard() -> str:
+            return os.pread(file.fileno(), _LISTEN, 0).decode("utf-8", "replace")
+
+        yield heard, {"stdout": file, "stderr": file}
+
+
 def _check_java() -> None:
     home = os.environ.get("JAVA_HOME")
     java = Path(home, "bin", "java") if home else None
@@ -183,14 +228,31 @@ def _check_java() -> None:
         raise InputError(_NO_JAVA + where)
 
 
+def _check_form(master: str) -> None:
+    if _MASTER.fullmatch(master):
+        return
+    if master.startswith("sc://"):
+        raise InputError(
+            f"--master {master}: Spark Connect runs no Python of ours; name the cluster itself: spark://HOST:PORT, "
+            "yarn or k8s://…"
+        )
+    raise InputError(
+        f"--master {master or repr(master)}: no master of Spark; write spark://HOST:PORT, yarn, k8s://HOST:PORT or "
+        "local[N] with N of 1 or more, or leave it out to take that of spark-defaults.conf"
+    )
+
+
 def _check_master(master: str | None) -> None:
     """Knock at a standalone master: Spark itself would try for minutes before it says a word.
 
     Raises:
-        InputError: nobody answers at any of its addresses.
+        InputError: Spark knows no such master, or nobody answers at any of its addresses.
     """
-    found = _STANDALONE.fullmatch(master or "")
+    if master is None:
+        return
+    found = _STANDALONE.fullmatch(master)
     if found is None:
+        _check_form(master)
         return
     failed: list[str] = []
     for address in found["hosts"].split(","):
@@ -204,6 +266,21 @@ def _check_master(master: str | None) -> None:
         else:
             return
     raise InputError(f"--master {master}: nobody answers ({'; '.join(failed)}); is the Spark master up, and reachable?")
+
+
+def _start_reason(error: Exception, heard: str) -> str:
+    """Why Spark does not start, in a line: its own words where it got so far to say some, or the JVM's."""
+    text = f"{error}\n{heard}"
+    if any(mark in text for mark in _OLD_JAVA):
+        return "Spark 4 needs Java 17 or newer, and the Java of this machine is older: install one, or set JAVA_HOME"
+    if "stopped SparkContext" in text:  # after a minute of silence, or of an answer that is none
+        return _LET_GO
+    said = _SAID.findall(str(error)) or _SAID.findall(heard)
+    if said:
+        return "; ".join(dict.fromkeys(line.rstrip(".")[:_LONGEST] for line in (said[0], said[-1])))
+    lines = [line.strip() for line in (heard.splitlines() or str(error).splitlines()) if line.strip()]
+    told = next((line for line in lines if line.startswith("Error")), lines[-1] if lines else type(error).__name__)
+    return f"{told[:_LONGEST]} (-v shows what Java says)"
 
 
 def _reason(error: Exception) -> str:
@@ -222,5 +299,16 @@ def _reason(error: Exception) -> str:
     # Only the kind of what a task raised: its text could quote a record.
     raised = _RAISED.findall(text.partition("Driver stacktrace")[0])
     kind = next((name for name in reversed(raised) if "spark" not in name and not name.startswith("java.")), None)
+    kind = kind.rpartition(".")[2] if kind else None
+    if kind in _MEMORY:
+        return (
+            f"{kind}: it ran out of memory; give executors more (spark.executor.memoryOverhead, fewer cores each), or "
+            "narrow the question (--since, --until, --run)"
+        )
+    if kind is None and any(mark in text for mark in _DIED):
+        return (
+            "its executor died each time; most often the system or the cluster ended it for its memory: give executors "
+            "more (spark.executor.memoryOverhead), and look into their logs"
+        )
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-    return f"{kind.rpartition('.')[2] if kind else first[:300]} (--debug shows all)"
+    return f"{kind or first[:_LONGEST]} (--debug shows all)"

@@ -25,6 +25,7 @@ from tracelens.ingest.spread import stage_spread
 from tracelens.ingest.stage import GRID, Job, stage
 from tracelens.ingest.tally import Tally
 from tracelens.lake import damage, ledger, shared
+from tracelens.lake.place import check_shared
 from tracelens.lake.store import Store, Transaction
 from tracelens.sources.discover import SourceFile, discover
 from tracelens.sources.stream import BlockStream
@@ -75,10 +76,12 @@ def ingest(
         executor: reads and stages the sources, each whole; commits are made here.
 
     Raises:
-        InputError: a missing path, an unusable option or lake.
+        InputError: a missing path, an unusable option or lake; with an executor a lake in a bucket.
     """
     from tracelens.engines import load
 
+    if executor is not None:
+        check_shared(lake)
     begun = time.monotonic()
     columns, constants = parse_sets(options.sets)
     tools = _Tools(load(options.engine), labels_of(options, constants))

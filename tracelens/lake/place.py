@@ -75,6 +75,19 @@ def is_remote(path: Path) -> bool:
     return url_of(path) is not None
 
 
+def check_shared(lake: Path) -> None:
+    """Refuse a lake that the executors of a cluster can't read: they open its files by their paths.
+
+    Raises:
+        InputError: the lake is in a bucket.
+    """
+    if is_remote(lake):
+        raise InputError(
+            f"--executor spark reads and writes no lake in a bucket ({lake}): copy or mount it as a folder that has "
+            "the same path on every machine, and give that as --lake; or leave --executor out"
+        )
+
+
 def url_of(path: Path) -> str | None:
     """The URL of a prefix of a bucket; None for a folder."""
     match = _URL.fullmatch(_Base.__str__(path).replace(os.sep, "/"))
