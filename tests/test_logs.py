@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tracelens import logs
+from tracelens.cli import run
 
 LINE = re.compile(
     r'time=\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z level=\w+ part=[\w.]+ event=(?:"[^"]+"|\S+)(?: \w+=\S.*)?'
@@ -105,3 +106,12 @@ def test_a_later_command_without_it_is_silent(capsys: pytest.CaptureFixture[str]
     logs.off()
     logs.info(logging.getLogger("tracelens.a"), "not told")
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["-v", "ingest"], ["ingest", "-v"], ["ingest"]], ids=" ".join)
+def test_the_flag_stands_before_or_behind_the_name_of_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"record": "round", "drafted": 3, "accepted": 1, "emitted": 2}\n')
+    assert run([*words, str(tmp_path / "a.jsonl"), "--lake", str(tmp_path / "lake"), "--jobs", "1"]) == 0
+    assert ('event="ingest begins"' in capsys.readouterr().err) is ("-v" in words)

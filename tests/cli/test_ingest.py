@@ -274,7 +274,13 @@ def test_redacted_ids_by_the_command_line(
     labels = tmp_path / "labels.csv"
     labels.write_text("request_id,task_type\nalice-1,chat\n")
     code, out, _ = tool("label", labels, "--lake", "redacted", "--json")
-    assert json.loads(out) == {"rows": {"rounds": 1, "requests": 0}, "files": 1, "labels": 1, "unmatched": 0}
+    assert json.loads(out) == {
+        "rows": {"rounds": 1, "requests": 0},
+        "files": 1,
+        "labels": 1,
+        "unmatched": 0,
+        "rolled_until": None,
+    }
     code, out, _ = tool("report", "--lake", "redacted")
     assert "Request ids are redacted." in out
     code, out, _ = tool("report", "--lake", "redacted", "--json")
