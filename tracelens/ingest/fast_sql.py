@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracelens.engines.generic import rules
+from tracelens.ingest import names
 from tracelens.ingest.rows import Naming
 from tracelens.ingest.typed import columns_of
 from tracelens.lake.schema import DAY_OF, Column, table
@@ -111,6 +112,9 @@ def _typed(
         "source_line": "source_line",
         "ts_basis": f"if({_stamp(kind, DAY_OF[kind], types)} is null, 'none', '{shape.ts_basis}')",
     }
+    for word in {*names.GENERIC} & set(types):
+        own[word], forms = names.word_sql(word)
+        values |= forms
     if redaction is not None:
         for column_name in redaction.columns(kind) & set(types):
             own[column_name], parameters = redaction.sql(column_name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tracelens.analysis.results import Missing
 from tracelens.engines.base import Context, Engine, Reject, Tables
-from tracelens.ingest import advice
+from tracelens.ingest import advice, names
 from tracelens.ingest.guard import guarded
 from tracelens.ingest.holdings import Held, held_by
 from tracelens.ingest.options import IngestOptions
@@ -129,8 +129,13 @@ def _inspect(
         rejects += len(broken)
         rejects += len(made.rejects)
         held[engine.name].add(held_by(made))
-        versions |= _values(made.runs, "engine_version")
-        models |= _values(made.runs, "model") | _values(made.requests, "model")
+        # What ingest would not keep is not shown either.
+        runs, requests = (
+            f if f is None else names.cleaned(engine.name, n, f)
+            for n, f in (("runs", made.runs), ("requests", made.requests))
+        )
+        versions |= _values(runs, "engine_version")
+        models |= _values(runs, "model") | _values(requests, "model")
         stamps += _range(made)
     note, is_reference = (None, False) if surfaces else _unrecognised(reading, file)
     return Inspected(

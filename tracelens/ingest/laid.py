@@ -16,6 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from tracelens.engines.generic import rules
+from tracelens.ingest import names
 from tracelens.ingest.fast import RUN_FACTS, Unproved, Written, broken_identity
 from tracelens.ingest.fast_sql import names_in
 from tracelens.ingest.refused import Refused
@@ -150,6 +151,9 @@ class Laid:
             "source_line": lines,
             "ts_basis": Same(self._basis if stamped else "none"),
         }
+        for column in names.GENERIC:
+            if column in columns:
+                own[column] = _worded(column, columns[column])
         if self._redaction is not None:
             for column in self._redaction.columns(self._name) & set(columns):
                 own[column] = _hashed(self._redaction, columns[column])
@@ -302,6 +306,13 @@ def _mapped(value: Any, change: Any) -> Any:
     return pa.array([change(v) for v in coded.dictionary.to_pylist()], pa.string()).take(coded.indices)
 
 
+def _worded(column: str, value: Any) -> Any:
+    """None for all rows where the one value of all is no word."""
+    if isinstance(value, Same):
+        return value if names.word(pl.Series(column, [value.value])).item() is not None else None
+    return names.word(pl.Series(column, value)).to_arrow().cast(pa.string())
+
+
 def _hashed(redaction: Redaction, value: Any) -> Any:
     if isinstance(value, Same):
         return Same(redaction.series(pl.Series([value.value]))[0])
@@ -326,7 +337,7 @@ def _latest(stamps: Any) -> int | None:
 
 def _array(value: Any, kind: pa.DataType, rows: int, *, coded: bool) -> pa.Array:
     if value is None:
-        return pa.nulls(rows, kind)
+        return pa.nulls(rows, pa.dictionary(pa.int32(), kind) if coded else kind)
     if coded:
         if isinstance(value, Same):
             return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([value.value]))

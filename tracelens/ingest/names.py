@@ -2,8 +2,8 @@
 
 Engines take names (of models, methods, processes) from where logs have them, and a log may have anything there: a
 gateway that writes its user into the task, a launcher that writes the key into the configuration. Whatever looks like
-an address, a credential or a piece of a prompt is NULL. Canonical records (engine `generic`) are what their writer
-says they are, and are not looked at.
+an address, a credential or a piece of a prompt is NULL. Names of canonical records (engine `generic`) are what their
+writer says they are, and are not looked at; why a request ended is a word there, too.
 """
 
 from __future__ import annotations
@@ -48,10 +48,26 @@ SECRET = "|".join(
 )
 
 
+#: Columns of canonical records that hold a word and no name.
+GENERIC = ("finish_reason",)
+
+
+def word(values: pl.Series) -> pl.Series:
+    """A column of `GENERIC`, with NULL in the place of what is no word."""
+    return _clean(values, _WORDS[values.name])
+
+
+def word_sql(column: str) -> tuple[str, dict[str, str]]:
+    """The same as an expression of DuckDB, and its parameters."""
+    form, secret = f"{column}_form", f"{column}_secret"
+    sql = f"case when regexp_matches({column}, ${form}) and not regexp_matches({column}, ${secret}) then {column} end"
+    return sql, {form: _WORDS[column], secret: SECRET}
+
+
 def cleaned(engine: str, name: str, frame: pl.DataFrame) -> pl.DataFrame:
     """Rows that an engine made for a table, with NULL in the place of what is no name."""
     if engine == "generic":
-        return frame
+        return frame.with_columns(word(frame[c]) for c in GENERIC if c in frame.columns and c in table(name).names)
     columns = [c for c in frame.columns if c in table(name).names and (c in _WORDS or c in _FREE)]
     frame = frame.with_columns(_clean(frame[c], _WORDS.get(c)) for c in columns)
     return frame.with_columns(_clean_map(frame["config"])) if "config" in frame.columns else frame
