@@ -16,8 +16,33 @@ settings.register_profile("calm", deadline=None, derandomize="TRACELENS_EXAMPLES
 settings.load_profile("calm")
 
 
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Cut the examples of every property, so that the suite ends within the gate's time."""
+#: All tests, also those that the gate has no time for.
+ALL = "TRACELENS_LONG" in os.environ
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is long, and cut the examples of every property: the suite ends within the gate's time."""
+    if not ALL and not any("::" in argument for argument in config.args):
+        _leave_out(config, items)
+    _cut(items)
+
+
+def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect tests that are marked `long`, but for the first case of those that have several."""
+    seen: set[str] = set()
+    kept, left = [], []
+    for item in items:
+        mark = item.get_closest_marker("long")
+        name, _, case = item.nodeid.partition("[")
+        is_first = bool(case) and name not in seen and mark is not None and mark.kwargs.get("first", True)
+        seen.add(name)
+        (kept if mark is None or is_first else left).append(item)
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = kept
+
+
+def _cut(items: Sequence[pytest.Item]) -> None:
     found = [f for i in items if hasattr(f := getattr(i, "obj", None), "hypothesis")]
     for function in {id(f): f for f in (getattr(f, "__func__", f) for f in found)}.values():
         name = "_hypothesis_internal_use_settings"

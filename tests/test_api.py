@@ -286,6 +286,7 @@ _ARGUMENTS: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("method", "name", "given"), _ARGUMENTS, ids=str)
+@pytest.mark.long
 def test_no_argument_whatever_is_a_fault(method: str, name: str, given: dict[str, Any], lake: api.Lake) -> None:
     refused = []
     for value in ODD:
@@ -333,6 +334,7 @@ def test_a_wrong_argument_is_named(lake: api.Lake, call: Any, said: str) -> None
         call(lake)
 
 
+@pytest.mark.long
 def test_numbers_of_numpy_are_numbers(lake: api.Lake) -> None:
     numpy = pytest.importorskip("numpy")
     options = {"margin": numpy.float32(0.05), "min_requests": numpy.int64(5), "near_k": numpy.int32(1)}
@@ -453,6 +455,7 @@ def test_charts(answers: dict[str, tracelens.Result[Any]]) -> None:
         answers["gap"].chart("nothing")
 
 
+@pytest.mark.long
 def test_a_report_has_the_charts_of_the_command_line(lake: api.Lake, answers: dict[str, tracelens.Result[Any]]) -> None:
     charts = pytest.importorskip("tracelens.reporters.charts", reason="no charts in this version")
     planned, plain = answers["report"], lake.report(**OPTIONS)

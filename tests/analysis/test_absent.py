@@ -38,6 +38,7 @@ GIVEN: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "names"), GIVEN)
+@pytest.mark.long
 def test_only_the_filters_that_were_given_are_named(lake: Path, options: dict[str, Any], names: str) -> None:
     (warning,) = report(lake, ReportOptions(**options)).warnings
     assert warning.text == (

@@ -54,6 +54,7 @@ SEVERAL = {
 
 
 @pytest.mark.parametrize("case", SEVERAL)
+@pytest.mark.long
 def test_several_settings_are_told_first(tmp_path: Path, case: str) -> None:
     rows, text = SEVERAL[case]
     lake = write_lake(tmp_path, rounds=rows)
@@ -64,6 +65,7 @@ def test_several_settings_are_told_first(tmp_path: Path, case: str) -> None:
     assert told(lake, by=("task_type",), where="model = 'm' and engine = 'vllm' and run_id = 'a'") == []
 
 
+@pytest.mark.long
 def test_a_choice_or_a_grouping_takes_them_apart(tmp_path: Path) -> None:
     lake = write_lake(tmp_path, rounds=[*rounds("a", (3,), **A), *rounds("b", (5,), **A), *rounds("c", (5,), **B)])
     assert told(lake)
@@ -92,11 +94,13 @@ def test_a_choice_or_a_grouping_takes_them_apart(tmp_path: Path) -> None:
     ],
     ids=["restarts", "replicas", "one run", "adaptive", "no model", "baseline"],
 )
+@pytest.mark.long
 def test_one_setting_is_no_pool(tmp_path: Path, rows: list[Row]) -> None:
     lake = write_lake(tmp_path, rounds=rows, runs=[{"run_id": "off", "role": "baseline"}])
     assert told(lake) == []
 
 
+@pytest.mark.long
 def test_a_sweep_asks_for_several_lengths_and_not_for_several_engines(tmp_path: Path) -> None:
     ks = write_lake(tmp_path / "ks", rounds=[*rounds("a", (3,), **A), *rounds("b", (5,), **A)])
     assert "pooled" not in [w.code for w in sweep(ks).warnings]

@@ -56,6 +56,7 @@ def test_tpot_that_is_the_time_of_a_round(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("surface", ["vllm.trace", "vllm.trace_device", "rtp.timeline", "rtp.timeline_device"])
+@pytest.mark.long
 def test_times_of_a_profiler_are_named(tmp_path: Path, surface: str) -> None:
     profiled = [row | {"draft_us": 2000, "target_us": 5000} for row in steps(9.0, 10.0, surface, n=20)]
     found = said(write_lake(tmp_path / "profiled", windows=profiled))["profiled_times"]

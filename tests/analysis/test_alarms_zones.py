@@ -27,6 +27,7 @@ def scoped(*runs: str) -> Rows:
 
 @pytest.mark.parametrize(("apart", "hours"), [(8 * HOUR, 8.0), (-5.5 * HOUR, -5.5), (0 * HOUR, None),
                                               (0.1 * HOUR, None), (24 * HOUR, None)])  # fmt: skip
+@pytest.mark.long
 def test_rounds_and_requests_in_two_zones(tmp_path: Path, apart: dt.timedelta, hours: float | None) -> None:
     logged = rounds(drawn(0.6, 1000), source_id="log")
     asked = [
@@ -44,6 +45,7 @@ def test_rounds_and_requests_in_two_zones(tmp_path: Path, apart: dt.timedelta, h
 
 
 @pytest.mark.parametrize(("apart", "fires"), [(2 * HOUR, True), (0 * HOUR, False), (2.11 * HOUR, False)])
+@pytest.mark.long
 def test_periods_in_two_zones(tmp_path: Path, apart: dt.timedelta, fires: bool) -> None:
     """No id in common: both ends of the log and of the responses are apart by the same two hours."""
     lines = windows(np.full(30, 100), "vllm.v1_line", run_id="a")

@@ -66,6 +66,7 @@ def test_the_total_does_not_hang_on_the_grouping(tmp_path: Path, by: tuple[str, 
 
 
 @pytest.mark.parametrize(("task", "value"), [("short", 1.0), ("long", 2.0)])
+@pytest.mark.long
 def test_a_filter_on_the_traffic_reaches_the_baseline(tmp_path: Path, task: str, value: float) -> None:
     for by in ((), ("run_id",), ("task_type",)):
         found = report(two_classes(tmp_path), ReportOptions(by=by, where=f"task_type='{task}'"))
@@ -153,6 +154,7 @@ def test_step_times_without_a_class_are_the_totals(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("on", "off", "share"), [(8, 8, 1.0), (8, 64, 0.0), (8, None, None), (None, 8, None)])
+@pytest.mark.long
 def test_buckets_that_one_side_does_not_log_are_no_mismatch(
     tmp_path: Path, on: int | None, off: int | None, share: float | None
 ) -> None:
@@ -217,6 +219,7 @@ COUNTED = {"run_id": "on", "rounds": 10, "drafted": 40, "accepted": 20, "emitted
 
 @pytest.mark.parametrize("plain", ["vllm.iteration_line", "vllm.trace", "named"])
 @pytest.mark.parametrize("logged", [False, True])
+@pytest.mark.long
 def test_times_of_a_profiler_meet_their_own_kind_alone(tmp_path: Path, plain: str, logged: bool) -> None:
     """Whatever the baseline is: a figure is of one kind of steps, or it is not there and the answer says why."""
     windows = [*profiled(90.0, "vllm.trace", **PHASES, drafted=4), *(profiled(45.0, "vllm.iteration_line") * logged)]

@@ -132,6 +132,7 @@ def test_the_articles_story(site: Path) -> None:
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
+@pytest.mark.long
 def test_plain_rounds_cuts_and_phases_that_overlap(tmp_path: Path, claim: str) -> None:
     lake = write_lake(tmp_path, runs=RUNS, rounds=[*speculating(plain_every=4), *plain()])
     (stratum,) = gap(lake, ReportOptions(claim=parse_claim(claim))).strata

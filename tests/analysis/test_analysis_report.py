@@ -105,6 +105,7 @@ def test_planted_iid_truth(tmp_path: Path) -> None:
     assert found.total.figures["drafted"] == sum(s.figures["drafted"] for s in found.strata)
 
 
+@pytest.mark.long
 def test_intervals_hold_the_truth_end_to_end(tmp_path: Path) -> None:
     """200 small runs in one lake, a stratum each: every one has its own interval of the same truth."""
     rows = []

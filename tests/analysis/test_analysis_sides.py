@@ -166,6 +166,7 @@ def test_one_baseline_in_other_shares(weights: tuple[float, float, float], same:
         (period(1, 2), "share 48 of the 48 records of B"),
     ],
 )
+@pytest.mark.long
 def test_a_side_that_cannot_be(named: Path, word: Word, told: str) -> None:
     with pytest.raises(InputError) as error:
         compare(named, Word("one"), word, ALL)

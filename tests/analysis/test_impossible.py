@@ -131,6 +131,7 @@ def _cells(name: str) -> st.SearchStrategy[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", FACTS)
+@pytest.mark.long
 def test_the_views_keep_what_ingest_would_keep(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     numeric = {why for why, _ in _numeric(name)}
 

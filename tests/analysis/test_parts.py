@@ -107,6 +107,7 @@ def same(one: Any, other: Any, where: str = "") -> None:
         assert one == other, where
 
 
+@pytest.mark.long
 def test_parts_answer_as_the_whole(lake: Path) -> None:
     """Requests lie in both parts, task types are known to the requests alone, one run is of windows."""
     elsewhere, question = Elsewhere(), Question(baseline="off")

@@ -66,6 +66,7 @@ def test_terms_of_the_gap_cover_what_was_planted(answers: tuple[planted.ByTask, 
     assert [name for name in planted.TERMS if by_figure(narrow, name) >= 0.92 and name not in wide] == []
 
 
+@pytest.mark.long
 def test_the_gate_decides_rightly(answers: tuple[planted.ByTask, planted.ByTask], lakes: tuple[Path, Path]) -> None:
     """Where the truth is away from 1 it is told, at 1 it is seldom decided, and the wrong way never."""
     found = planted.decisions(answers[0], lakes[1], (0.80, 1.00, 1.25), where="model < 'm3'")  # 23 seeds

@@ -61,6 +61,7 @@ def test_every_need_of_a_canonical_log_has_fields_of_the_schema(need: str) -> No
 @pytest.mark.parametrize(
     "figure", ["draft_ms", "target_ms", "step_ms", "sample_ms", "rollback_ms", "repack_ms", "emit_lag_ms", "tpot_ms"]
 )
+@pytest.mark.long
 def test_what_the_remedy_asks_for_gives_the_figure(tmp_path: Path, figure: str) -> None:
     rows: list[Row] = [{**BARE, "request_id": "r"} for _ in range(3)]
     item = gaps(report(write_lake(tmp_path / "before", rounds=rows)))[figure]

@@ -55,6 +55,7 @@ def as_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "SMALL", 0)
 
 
+@pytest.mark.long
 def test_day_by_day_and_bounded_is_the_same(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {name: json.loads(getattr(api.open_lake(lake), name)(**how).to_json()) for name, how in ASKED.items()}
     assert len(asked["gate"]["strata"]) == 5

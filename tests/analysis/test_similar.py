@@ -60,6 +60,7 @@ def test_the_nearest_name(names: list[str], told: str) -> None:
         ({"where": "zzzzzzzz = 1"}, r'column "zzzzzzzz" not found in FROM clause! Candidate bindings: [^;]*$'),
     ],
 )
+@pytest.mark.long
 def test_names_in_options(lake: Path, options: dict[str, object], said: str) -> None:
     with pytest.raises(InputError, match=said) as raised:
         report(lake, ReportOptions(**options))  # type: ignore[arg-type]

@@ -56,6 +56,7 @@ def test_a_report_is_the_same_every_time(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["gap", "sweep", "gate", "compare"])
+@pytest.mark.long
 def test_so_is_every_other_answer(command: str, folder: Path) -> None:
     lake = api.open_lake(folder)
     given: dict[str, Any] = {"gap": {"claim": CLAIM}, "compare": {"a": "k3", "b": "k5"}}.get(command, {})

@@ -52,6 +52,9 @@ def ingest(name: str, lake: Path) -> None:
         assert run(["ingest", str(site.folder / folder), "--run", f"{name}/{told}", "--lake", str(lake), *role]) == 0
 
 
+pytestmark = pytest.mark.long(first=False)  # a lake of five sites
+
+
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Rows]:
     """What the replay needs of every run, from one lake with all sites that are here."""

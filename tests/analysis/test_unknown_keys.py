@@ -59,6 +59,7 @@ def numbers(found: Report) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("names", SUBSETS, ids="+".join)
+@pytest.mark.long
 def test_a_column_that_nobody_logs_is_one_value_that_all_have(tmp_path: Path, names: tuple[str, ...]) -> None:
     unknown, known = dict.fromkeys(names), {name: KNOWN[name] for name in names}
     without, told = (asked(tmp_path / way, side, side) for way, side in (("a", unknown), ("b", known)))
@@ -80,6 +81,7 @@ def test_every_bucket_meets_its_own_without_a_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["model", "batch_size", "context_len"])
 @pytest.mark.parametrize(("off", "who"), [(True, "what ran without speculation"), (False, "what speculates")])
+@pytest.mark.long
 def test_a_column_of_one_side_alone_is_named(tmp_path: Path, name: str, off: bool, who: str) -> None:
     lacks: dict[str, Any] = {name: None}
     found = asked(tmp_path, lacks if off else {}, {} if off else lacks)

@@ -46,6 +46,7 @@ def test_json(two_runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["table", "markdown"])
+@pytest.mark.long
 def test_formats(name: str, two_runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["2026-05-01..2026-05-01", "2026-05-02.."] if name == "table" else ["run-a", "run-b"]
     assert run(["compare", *words, "--lake", str(two_runs), "--format", name]) == 0

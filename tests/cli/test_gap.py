@@ -26,6 +26,7 @@ def test_gap_without_times_tells_the_yield(lake: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("fmt", ["table", "markdown", "csv", "json"])
+@pytest.mark.long
 def test_gap_in_every_format(lake: Path, capsys: pytest.CaptureFixture[str], fmt: str) -> None:
     assert run(["gap", "--lake", str(lake), "--claim", CLAIM, "--format", fmt]) == 0
     out = capsys.readouterr().out

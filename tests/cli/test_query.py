@@ -49,6 +49,7 @@ def ask(lake: Path, capsys: pytest.CaptureFixture[str]) -> Any:
         ("VALUES (1)", [{"col0": 1}]),
     ],
 )
+@pytest.mark.long
 def test_json_of_a_query(ask: Any, text: str, expected: Any) -> None:
     expected = expected if expected is not None else [{"l": [1, None], "s": {"a": "2026-01-01"}, "m": {"1": 2}}]
     answer = json.loads(ask(text, "--format", "json"))

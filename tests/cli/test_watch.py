@@ -96,6 +96,7 @@ def test_for_so_many_seconds(logs: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().out.count(" last record ") == 1  # a line a change
 
 
+@pytest.mark.long
 def test_an_interrupt_leaves_a_whole_lake(logs: Path, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     with watching(str(logs), "--lake", str(lake), *OPTIONS, "--every", "0.2") as process:

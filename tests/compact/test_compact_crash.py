@@ -146,6 +146,7 @@ def die(lake: str, at: int) -> None:
     compact(Path(lake), AFTER)
 
 
+@pytest.mark.long
 def test_kill_9(made: Path, tmp_path: Path) -> None:
     before = told(made)
     for at in (12, 25):

@@ -128,6 +128,7 @@ WAYS: list[Callable[[Path, Path], None]] = [
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__.strip("_"))
+@pytest.mark.long
 def test_what_replaces_rows_finds_them(lake: Path, plain: Path, way: Callable[[Path, Path], None]) -> None:
     logs = lake.parent / "logs"
     text = (logs / "2.jsonl").read_text()

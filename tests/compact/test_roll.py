@@ -271,6 +271,7 @@ def test_nothing_is_rolled_up_twice(rolled: Path) -> None:
     assert sorted(p.name for p in rolled.rglob("*.parquet")) == names
 
 
+@pytest.mark.long
 def test_every_answer_says_so(made: Path, rolled: Path) -> None:
     question = Question(runs=("k5",), baseline="plain")
     before, after = report(made, question), report(rolled, question)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -78,6 +79,7 @@ def sums(lake: Path) -> list[tuple[Any, ...]]:
 
 @settings(max_examples=12)
 @given(st.lists(ROUND, min_size=1, max_size=60))
+@pytest.mark.long
 def test_sums_of_every_class_are_exact(rows: list[dict[str, Any]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         lake = write(Path(folder), rows)

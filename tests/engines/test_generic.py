@@ -267,6 +267,7 @@ def cells(name: str) -> st.SearchStrategy[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", [*FACTS, "runs"])
+@pytest.mark.long
 def test_polars_and_duckdb_agree_on_the_identities(name: str) -> None:
     @settings(max_examples=40, deadline=None, database=None)
     @given(st.lists(cells(name), min_size=1, max_size=8))

@@ -17,6 +17,7 @@ _TEXTS = [p for p in canaries.corpus() if p.suffix != ".zip" and ("surfaces" in 
 
 
 @pytest.mark.parametrize("digits", [400, 4500])
+@pytest.mark.long
 def test_no_record_is_a_fault(tmp_path: Path, digits: int) -> None:
     fuzz = pytest.importorskip("benchmarks.fuzz", reason="benchmarks are beside the package, not in it")
     act = fuzz._reader(tmp_path)

@@ -42,6 +42,7 @@ def call(site: dict[str, str], *args: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.long
 def test_the_log_is_recognised_read_and_reported(site: dict[str, str], tmp_path: Path) -> None:
     log, lake = str(HOME / "acme.log"), str(tmp_path / "lake")
     found = call(site, "inspect", log, "--json")

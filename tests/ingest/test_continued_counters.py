@@ -122,6 +122,7 @@ ENGINES = ("vllm", "llama", "lmdeploy", "sglang")
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.long
 def test_two_files_without_a_common_scrape(tmp_path: Path, engine: str) -> None:
     pages = series(engine, 8)
     expected = whole(tmp_path, pages)

@@ -139,6 +139,7 @@ COPIES: dict[str, Callable[[bytes], tuple[bytes, bytes]]] = {
 
 # Every form with one kind of log, in turn: they meet in the property below.
 @pytest.mark.parametrize(("how", "kind"), [*zip(COPIES, itertools.cycle(LOGS), strict=False)])
+@pytest.mark.long
 def test_records_of_a_copy_count_once(tmp_path: Path, alone: dict[bytes, Any], how: str, kind: str) -> None:
     for i, content in enumerate(COPIES[how](LOGS[kind])):
         found = run(tmp_path / "lake", put(tmp_path, f"{i}.log", content))

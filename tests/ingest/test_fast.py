@@ -231,6 +231,7 @@ def test_small_files_are_left_to_the_slow_road(log: Path) -> None:
     assert fast.SMALLEST == 1 << 20
 
 
+@pytest.mark.long
 def test_the_benchmarks_run() -> None:
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "benchmarks", "--mb", "3", "--repeats", "1"]

@@ -60,6 +60,7 @@ ANEW = {
 
 @pytest.mark.parametrize("how", ANEW)
 @pytest.mark.parametrize("small", [True, False])
+@pytest.mark.long
 def test_what_was_read_gives_way_to_what_took_its_place(logs: Path, lake: Path, how: str, small: bool) -> None:
     """By the road for short logs, and by the one for long ones."""
     path = logs / "a.jsonl"

@@ -174,6 +174,7 @@ def test_a_commit_while_files_are_listed(lake: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("at", range(2, 100, 7))
+@pytest.mark.long
 def test_a_reader_that_begins_at_any_step_is_not_disturbed_by_the_rest(
     lake: Path, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +297,7 @@ def test_a_writer_that_hangs_in_its_moves_is_not_waited_for(lake: Path) -> None:
     assert read(lake) == NEW
 
 
+@pytest.mark.long
 def test_reader_and_writer_at_full_speed(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "_PATIENCE", 3.0)
     over = threading.Event()

@@ -131,6 +131,7 @@ def rounds(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_a_day_that_a_query_leaves_out_costs_its_footer(
     lake: Path, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +206,7 @@ def reads_nothing_else(lake: Path, tmp_path: Path) -> None:
     con.close()
 
 
+@pytest.mark.long
 def test_two_processes_into_one_lake(lake: Path, tmp_path: Path) -> None:
     logs = rounds(tmp_path / "logs")
     script = "import sys; from tracelens.cli import main; main(sys.argv[1:])"

@@ -76,6 +76,7 @@ def rounded(value: Any) -> str:
     return re.sub(r"-?\d+\.\d+(e-?\d+)?", lambda m: f"{float(m[0]):.9g}", repr(value))
 
 
+@pytest.mark.long
 def test_views_of_views_give_what_tables_of_them_do(filled: duckdb.DuckDBPyConnection) -> None:
     """As a reader has them, nothing is a table."""
     lake = filled.execute("select getvariable('lake')").fetchall()[0][0]

@@ -62,6 +62,7 @@ def test_every_chart_is_drawn(shown: Page) -> None:
 
 
 @pytest.mark.parametrize("name", charts.NAMES)
+@pytest.mark.long
 def test_spec_has_units_and_words_and_no_colour(shown: Page, name: str) -> None:
     found = drawn(shown, name)
     for panel in found.panels:

@@ -103,6 +103,7 @@ def test_runaway_and_offenders() -> None:
 
 
 @pytest.mark.parametrize("site", [VLLM_SITE, RTP_SITE], ids=lambda site: site.name)
+@pytest.mark.long
 def test_best_k(site: Site) -> None:
     def best(task: str) -> int:
         return max(SWEEP_KS, key=lambda k: planted_values(k, site)["by_task"][task]["speedup_observed"])
