@@ -145,6 +145,7 @@ def least(call: Callable[[], object]) -> float:
         (r"0*\d+b", "match"),
     ],
 )
+@pytest.mark.long
 def test_slow_expressions_are_found(slow: str, use: str) -> None:
     pattern = re.compile(slow)
     assert any(least(lambda text=text: _TRIED[use](pattern, text)) > SECONDS for text in texts(slow))  # type: ignore[misc]

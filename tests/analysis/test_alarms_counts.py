@@ -87,6 +87,7 @@ def requests(excess: int, n: int = 40, **columns: Any) -> Rows:
 
 
 @pytest.mark.parametrize(("excess", "fires"), [(0, False), (4, False), (9, False), (10, True), (30, True)])
+@pytest.mark.long
 def test_accepted_beyond_emitted(tmp_path: Path, excess: int, fires: bool) -> None:
     """A stop cuts a round (4 tokens), and one more that ran ahead (5); nothing cuts ten."""
     codes = said(write_lake(tmp_path, requests=requests(excess)))

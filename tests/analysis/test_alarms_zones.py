@@ -79,6 +79,7 @@ OURS = {
 
 
 @pytest.mark.parametrize("sample", ["canonical", "rtp-site/k5", "vllm-site/k5", "vllm-real/B-trunc2-k3-fix"])
+@pytest.mark.long
 def test_good_samples_raise_no_alarm(tmp_path: Path, sample: str) -> None:
     assert run(["ingest", str(SAMPLES / sample), "--lake", str(tmp_path / "lake")]) == 0
     assert not OURS & set(reported(tmp_path / "lake"))

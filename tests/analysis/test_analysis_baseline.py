@@ -277,6 +277,7 @@ def test_a_mean_of_many_requests_is_no_request(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("by_id", "listed", "counted"), [(12, 8, 12), (8, 8, 8), (4, 8, 12), (0, 8, 8)])
+@pytest.mark.long
 def test_times_without_ids_beside_the_servers_own(tmp_path: Path, by_id: int, listed: int, counted: int) -> None:
     """A benchmark's list may be of the requests that the server tells of: then it gives no second TPOT."""
     served = [*requests("on", None, 20, by_id)]

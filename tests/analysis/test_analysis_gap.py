@@ -98,6 +98,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
+@pytest.mark.long
 def test_it_closes_on_every_sample(site: Path, claim: str) -> None:
     found = gap(site, ReportOptions(by=("engine", "task_type"), claim=parse_claim(claim)))
     assert len(found.strata) >= 12
@@ -247,6 +248,7 @@ def test_several_k_against_one_claim_are_said(tmp_path: Path) -> None:
     assert found.warnings[0].code == "k_mixed"
 
 
+@pytest.mark.long
 def test_everything_accepted_at_the_border_of_every_form(tmp_path: Path) -> None:
     """alpha = p = 1: nothing lies above, and the interval comes from below."""
     rows = [{**row, "accepted": row["drafted"], "emitted": row["drafted"] + 1} for row in speculating()]

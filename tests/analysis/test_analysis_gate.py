@@ -188,6 +188,7 @@ def test_the_policy_follows_the_decisions(lake: Path) -> None:
     assert json.loads(json.dumps(found.document()))["vllm"]["num_speculative_tokens"] == found.total.k
 
 
+@pytest.mark.long
 def test_vllms_schedule_has_no_holes(tmp_path: Path) -> None:
     """Speculation pays alone and not in a batch of 40: K, then 0, from 1 on, both ends of a range included."""
     small = speculating("good", 0.9, batch_size=1, step_share=1.0)
@@ -205,6 +206,7 @@ def test_vllms_schedule_has_no_holes(tmp_path: Path) -> None:
     assert found.document()["vllm"]["num_speculative_tokens"] == found.schedule[0][2]
 
 
+@pytest.mark.long
 def test_a_batch_size_with_few_requests_takes_the_k_of_all(tmp_path: Path) -> None:
     """Four requests in batches of 40: whatever they say, it decides nothing."""
     rows = [*speculating("good", 0.9, batch_size=1, step_share=1.0), *plain("good", batch=1), *plain("good", batch=40)]
@@ -256,6 +258,7 @@ def test_where_cuts_take_the_gain_the_advice_says_so(tmp_path: Path) -> None:
     assert not any("would break even" in text for text in stratum.advice)
 
 
+@pytest.mark.long
 def test_one_request_with_another_k_changes_no_policy(tmp_path: Path) -> None:
     lucky = [
         {**row, "run_id": "spec-7", "request_id": "lucky", "accepted": 7, "emitted": 8}
@@ -302,6 +305,7 @@ def test_drafts_in_one_record_and_plain_steps_in_another(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("where", "code"), [("task_type = 'good'", 0), ("task_type = 'bad'", 1),
                                              ("task_type = 'few'", 2), ("no such", 3)])  # fmt: skip
+@pytest.mark.long
 def test_exit_codes(lake: Path, where: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["gate", "--lake", str(lake), "--where", where, "--json"]) == code
     if code < 3:

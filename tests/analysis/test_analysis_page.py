@@ -95,6 +95,7 @@ def _requests(run: str) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_tpot_of_whole_requests_is_no_class_by_batch(tmp_path: Path) -> None:
     lake = write_lake(tmp_path, rounds=_rounds("one", DAY, 3), requests=_requests("one"))
     told = page(lake, Question(by=("task_type", "batch_bucket"), baseline=20.0))

@@ -17,6 +17,7 @@ ROUNDS = [
 ]
 
 
+@pytest.mark.long
 def test_answers_take_about_as_many_queries_as_they_plan(tmp_path: Path) -> None:
     write_lake(tmp_path, rounds=ROUNDS)
     for answer in (report, page):

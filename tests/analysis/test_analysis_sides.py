@@ -77,6 +77,7 @@ def period(since: int | None, until: int | None, text: str = "period") -> Word:
         (period(2, 3), "period", ()),
     ],
 )
+@pytest.mark.long
 def test_a_word(named: Path, word: Word, kind: str, runs: tuple[str, ...]) -> None:
     _, side = resolve(named, Word("one"), word)
     assert (side.name, side.kind, side.runs) == ("B", kind, runs)

@@ -96,6 +96,7 @@ BAD: list[tuple[str, Row]] = [
 ]
 
 
+@pytest.mark.long
 def test_what_cannot_be_counts_nowhere_and_is_told(tmp_path: Path) -> None:
     good, lake = lake_of(tmp_path / "good"), lake_of(tmp_path / "bad", BAD)
     found = {row["source_id"]: (row["name"], row["records"]) for row in lake.query("from impossible").to_dict()}

@@ -123,6 +123,7 @@ def test_engines_meet_their_own_baselines(tmp_path: Path) -> None:
     assert [s.figures["baseline_basis"] for s in named.strata] == ["run_step", "verify_pass"]
 
 
+@pytest.mark.long
 def test_warnings_speak_of_the_selection(tmp_path: Path) -> None:
     counted = [{"request_id": "r1", "run_id": "a", "drafted": 4, "accepted": a, "emitted": a + 1} for a in (4, 2)]
     request = {"request_id": "r1", "run_id": "a", "surface": "vllm.response", "rounds": 2, "drafted": 8, "accepted": 6}

@@ -58,6 +58,7 @@ def test_a_question_that_fits_no_more_is_told(lake: Path) -> None:
     assert watched(lake, Question(), again).report is not None
 
 
+@pytest.mark.long
 def test_a_report_names_the_run_engine_and_model_that_it_is_of(tmp_path: Path) -> None:
     row = {"drafted": 5, "accepted": 3, "emitted": 4, "engine": "vllm", "model": "m"}
     rows = [{**row, "run_id": "a"}, {**row, "run_id": "b", "model": "n"}, {**row, "run_id": "off", "engine": "x"}]

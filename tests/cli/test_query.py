@@ -122,6 +122,7 @@ def test_an_error_in_a_late_row_is_an_input_error(lake: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sql.named())
+@pytest.mark.long
 def test_named_queries_answer(ask: Any, name: str) -> None:
     assert isinstance(json.loads(ask(name, "--json")), list)
 

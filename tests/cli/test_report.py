@@ -29,6 +29,7 @@ def test_json(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["table", "csv", "markdown", "json"])
+@pytest.mark.long
 def test_hostile_labels(name: str, lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["report", "--lake", str(lake), "--format", name]) == 0
     told = capsys.readouterr().out

@@ -104,6 +104,7 @@ def test_a_name_of_a_format_that_is_not_written_is_refused(
 
 
 @pytest.mark.parametrize("name", ["x", "x.txt", "x.log", "2026.05.01"])
+@pytest.mark.long
 def test_other_names_are_text(name: str, lake: Path, tmp_path: Path) -> None:
     assert run(["report", "--lake", str(lake), "-o", str(tmp_path / name)]) == 0
     assert "Outcome" in (tmp_path / name).read_text(encoding="utf-8")

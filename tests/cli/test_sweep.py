@@ -52,6 +52,7 @@ def test_nothing_is_selected(lake: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("name", ["table", "csv", "markdown"])
+@pytest.mark.long
 def test_hostile_labels(name: str, lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["sweep", "--lake", str(lake), "--format", name]) == 0
     told = capsys.readouterr().out

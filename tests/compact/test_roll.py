@@ -158,6 +158,7 @@ def test_fewer_rows_than_rounds(made: Path, rolled: Path) -> None:
     assert count(rolled, "select count(coalesce(step_id, source_line::varchar)) from rounds") == 0
 
 
+@pytest.mark.long
 def test_intervals_are_about_as_wide(tmp_path: Path) -> None:
     """Of one run: several hundred requests, a few hundred groups of them."""
     spec, plain = rounds_of("k4", 360, k=4, seed=1, spans=False), rounds_of("off", 100, k=0, seed=2, spans=False)
@@ -179,6 +180,7 @@ def test_intervals_are_about_as_wide(tmp_path: Path) -> None:
     assert math.isclose(before["n_eff"], after["n_eff"])
 
 
+@pytest.mark.long
 def test_a_request_over_midnight_waits_for_its_other_day(lake: Path, made: Path) -> None:
     """No request is counted twice, whenever its days are rolled up."""
     before = answers(made, "alpha")["alpha"]
@@ -194,6 +196,7 @@ def test_a_request_over_midnight_waits_for_its_other_day(lake: Path, made: Path)
     assert single(lake) == 0
 
 
+@pytest.mark.long
 def test_the_same_log_is_known_and_replace_brings_its_rounds_back(lake: Path, made: Path) -> None:
     compact(lake, AFTER)
     log = made.parent / "logs" / "k5-2026-05-07.jsonl"

@@ -88,6 +88,7 @@ def unforeseen() -> BaseException:
 
 @pytest.mark.parametrize("make", [unforeseen, panic])
 @pytest.mark.parametrize("case", [c for c in CASES if c != "assemble"])
+@pytest.mark.long
 def test_a_fault_costs_the_part_that_was_read(
     case: str, make: Callable[[], BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

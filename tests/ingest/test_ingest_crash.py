@@ -95,6 +95,7 @@ def test_a_first_ingest_that_fails_leaves_a_lake_that_can_be_used(logs: Path, tm
     survived(cases, failed(logs, cases), undisturbed["rows"])
 
 
+@pytest.mark.long
 def test_two_processes_into_one_lake(tmp_path: Path) -> None:
     """Each has logs of its own and some that both have; a new lake, so that they also make it together."""
     own = []

@@ -60,6 +60,7 @@ def test_dirty_files(
 
 @pytest.mark.parametrize("record", [ROUND, WINDOW, REQUEST], ids=["round", "window", "request"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.long
 def test_every_wrong_value_in_every_key(record: dict[str, Any], end: str, log: Path) -> None:
     # With CRLF no line is of a form that can be taken apart: those files are for the decoder.
     text: list[str] = []

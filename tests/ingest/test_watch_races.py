@@ -111,6 +111,7 @@ def test_a_fault_of_the_reader_is_told(logs: Path, lake: Path, monkeypatch: pyte
         look(watching(lake, logs))
 
 
+@pytest.mark.long
 def test_a_writer_at_work(logs: Path, lake: Path) -> None:
     """Appends, rotates in every way, and compresses, while rounds go on; some files are gone when all is over."""
     kept = logs.parent / "kept"

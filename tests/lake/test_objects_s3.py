@@ -260,6 +260,7 @@ def test_what_is_not_allowed_is_told_without_the_keys(lake: Path, monkeypatch: p
     assert error.value.__cause__ is None
 
 
+@pytest.mark.long
 def test_nothing_of_a_process_stays_on_this_machine(lake: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     script = (

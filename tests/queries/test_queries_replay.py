@@ -47,6 +47,7 @@ def of(found: list[dict[str, Any]]) -> tuple[Runs, Any, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("seed", range(5))
+@pytest.mark.long
 def test_sql_is_numpy(tmp_path: Path, seed: int) -> None:
     """Same rounds, same draws: the very same runs, for a stratum and for all."""
     written = traffic(seed)

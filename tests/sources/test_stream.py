@@ -97,6 +97,7 @@ def test_zstd_skippable_frame(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("keep", [0.3, 0.7, -1])
+@pytest.mark.long
 def test_truncated(tmp_path: Path, codec: str, keep: float) -> None:
     noise = random.Random(1)
     text = b"".join(b"%d %d\n" % (i, noise.getrandbits(100)) for i in range(100_000))  # several bz2 blocks
