@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from lakes import write_lake
 
 from tracelens.analysis.page import page
