@@ -22,7 +22,8 @@ ALL = "TRACELENS_LONG" in os.environ
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is long, and cut the examples of every property: the suite ends within the gate's time."""
-    if not ALL and not any("::" in argument for argument in config.args):
+    is_chosen = config.option.keyword or config.option.markexpr or any("::" in argument for argument in config.args)
+    if not ALL and not is_chosen:
         _leave_out(config, items)
     _cut(items)
 

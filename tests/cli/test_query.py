@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
+import time
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from tracelens.analysis import sql
 from tracelens.cli import run
+from tracelens.lake.connection import silent
 from tracelens.lake.schema import TABLES
 
 from .lake import HOSTILE
@@ -219,3 +222,13 @@ def test_a_condition_has_the_time_of_a_query(
     assert run(["report", "--lake", str(lake), "--where", "drafted > 0"]) == 3
     assert "--where: stopped after 0.001 s" in capsys.readouterr().err
     assert run(["report", "--lake", str(lake)]) == 0
+
+
+def test_a_limit_that_ends_between_two_statements_ends_the_next() -> None:
+    con = silent()
+    long = "select count(*) from range(1000000000) a(i) where hash(i) % 7 = 1"
+    with sql.Clock(con, sql.Limits(0.01)):
+        time.sleep(0.1)
+        with pytest.raises(duckdb.InterruptException):
+            con.execute(long).fetchall()
+    con.close()

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.sources.traces import BASE_NS, document, event, torch
 from tracelens.engines.base import Context, Reject, Tables, TraceAbout
 from tracelens.engines.generic.block import broken_identities
+from tracelens.engines.traced import whole_us
 from tracelens.engines.vllm import ENGINE, traces
 from tracelens.ingest.options import IngestOptions
 from tracelens.ingest.run import ingest
@@ -441,3 +442,8 @@ def test_a_folder_of_traces_becomes_one_run_and_gives_rho(tmp_path: Path) -> Non
         price = con.execute("select sum(draft_ms) / sum(drafted_timed), sum(target_ms) / sum(time_rounds) from facts "
                             "where draft_ms is not null").fetchall()  # fmt: skip
     assert price == [(pytest.approx(10.0), pytest.approx(20.0))]
+
+
+def test_spans_beyond_31_years_are_no_times() -> None:
+    given = pl.DataFrame({"us": [1e15, 1e15 + 1, -2e15, 1.5, None]})
+    assert given.select(whole_us(pl.col("us")))["us"].to_list() == [10**15, None, None, 2, None]

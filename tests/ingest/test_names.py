@@ -16,6 +16,7 @@ SECRETS = (
     "https://zq:hunter28zz@vault.example/v1?sig=5ekrit",
     "sk-proj-T3BlbkFJq7wXzN2mR8vL",
     "because of Ottoline",
+    "stopé",
     "",
 )
 ROWS = 240

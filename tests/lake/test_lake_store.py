@@ -291,3 +291,19 @@ def test_a_broken_ledger_is_named(tmp_path: Path, content: bytes) -> None:
 def test_files_of_a_source(tmp_path: Path) -> None:
     put(Store(tmp_path), "one", "two")
     assert set(ledger.files_of(tmp_path, ["one"])) == three("one") - {"sources/one.parquet"}
+
+
+def test_ledger_rows_are_read_again_where_their_file_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Store(tmp_path / "lake").root
+    path, reads = root / "sources" / "abc-0.parquet", []
+    real = ledger._rows
+    monkeypatch.setattr(ledger, "_rows", lambda *a: reads.append(a[0]) or real(*a))
+    for name, times in (("a.log", 1), ("a.log", 0), ("b.log", 1)):
+        if times:
+            ledger.write([{"source_id": "abc", "name": name, "sha256": "x", "schema_version": 1}], tmp_path / "new")
+            (tmp_path / "new").replace(path)
+        before = reads.count(str(path))
+        assert [entry.name for entry in ledger.read(root).entries] == [name]
+        assert reads.count(str(path)) - before == times

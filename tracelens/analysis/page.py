@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tracelens.analysis import gap, gate, page_sql, sweep
 from tracelens.analysis.gate import GateOptions, GateResult
 from tracelens.analysis.page_sql import Statements
-from tracelens.analysis.report import contains
+from tracelens.analysis.report import report_of
 from tracelens.analysis.results import GapResult, Report
 from tracelens.analysis.session import ASKED, Question, Session, opened
 from tracelens.analysis.sweep import SweepResult
@@ -131,9 +131,7 @@ def page(lake: Path, question: Question | None = None, executor: Executor | None
     progress.expect(2 * ASKED)
     more = (*(gap.QUERIES if planned else ()), *gate.QUERIES)
     with opened(lake, question, more, executor) as session:
-        claim = None if question.claim is None else question.claim.as_mapping()
-        report = Report(by, session.strata, session.total, session.missing(), session.warnings(), claim,
-                        question.selection(), contains=contains(session))  # fmt: skip
+        report = report_of(session)
         covered = _covered(session)
         times = [Moment(**_chosen(row, Moment)) for row in _rows(session.con, "over_time")]
         heat = tuple(Cell(**_chosen(row, Cell)) for row in _rows(session.con, "heat_map"))

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import polars as pl
 
 from tracelens.engines.base import Reject, TraceAbout
+from tracelens.engines.units import LONGEST_US
 
 # Microseconds since 1970 of 2001 and 2099: torch up to 2.2 wrote such times and no base.
 _EPOCH_US = (1e15, 4.1e15)
-_LONGEST_US = 1e15
 # Beyond it a double holds no whole microseconds.
 _LATEST_US = 2.0**53
 _WHOLE_DAY_US = 86_400_000_000
@@ -69,4 +69,4 @@ def within(events: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
 def whole_us(expression: pl.Expr) -> pl.Expr:
     """Whole microseconds, half up; null beyond 31 years, which no step takes and no sum of them fits its type."""
     whole = (expression + 0.5).floor()
-    return pl.when(whole.abs() <= _LONGEST_US).then(whole).cast(pl.Int64, strict=False)
+    return pl.when(whole.abs() <= LONGEST_US).then(whole).cast(pl.Int64, strict=False)

@@ -16,6 +16,8 @@ LONGEST_DRAFT = 65_536
 # each one is a column.
 MOST_POSITIONS = 256
 INT64_MAX = 2**63 - 1
+#: 31 years in us: no step and no request takes longer, and sums of more, or squares, would not fit their type.
+LONGEST_US = 10**15
 # From here on a double no longer holds every whole number: a larger float is no count.
 _FLOAT_WHOLE = 2.0**53
 

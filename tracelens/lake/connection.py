@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import shutil
@@ -350,18 +351,17 @@ def define_grouping(con: duckdb.DuckDBPyConnection, asked: str | None = None) ->
     if asked is None or _CATALOG.search(asked):
         con.execute(_views()[1])
         return
-    names = grouping_views()
-    needed: set[str] = set()
+    needed: list[str] = []
     text = asked.lower()
-    for name in reversed(names):  # a view stands above those that it reads
+    for name in reversed(grouping_views()):  # a view stands below those that it reads
         if re.search(rf"\b{name}\b", text):
-            needed.add(name)
-            text += definition(name)
-    for name in names:
-        if name in needed:
-            con.execute(definition(name))
+            needed.append(definition(name))
+            text += needed[-1]
+    for statement in reversed(needed):
+        con.execute(statement)
 
 
+@functools.cache
 def _views() -> tuple[str, str]:
     first, mark, second = (room("queries") / "views.sql").read_text(encoding="utf-8").partition(_GROUPING)
     return first, mark + second

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from tracelens.engines.units import LONGEST_DRAFT
+from tracelens.engines.units import LONGEST_DRAFT, LONGEST_US
 from tracelens.lake.schema import FACTS, table
 
 # What `record` (or `table`) may say, and the table it names. An explicit word wins over every rule below.
@@ -104,7 +104,6 @@ LIST_FACTS: Mapping[str, Mapping[str, str]] = {
 
 # No sampling and no roll-up goes beyond: a row that stands for 1e300 others is the whole report, or no number at all.
 _WEIGHTS = ("1e-9", "1e9")
-_MOST = 10**15  # 31 years in us; sums of more, and squares of their like, would not fit their type
 _BASES = "('logged', 'exact', 'derived', 'estimated')"
 _OWN: Mapping[str, Sequence[tuple[str, str]]] = {
     "rounds": (
@@ -155,13 +154,13 @@ def _identities(name: str) -> tuple[tuple[str, str], ...]:
         if column.arrow in ("int32", "int64"):
             rules.append((f"{column.name} >= 0", f"{column.name} >= 0"))
             if column.arrow == "int64":
-                rules.append((f"{column.name} <= 1e15", f"{column.name} <= {_MOST}"))
+                rules.append((f"{column.name} <= 1e15", f"{column.name} <= {LONGEST_US}"))
         elif column.name == "weight":
             low, high = _WEIGHTS
             rules.append((f"{low} <= weight <= {high}", f"weight >= {low} and weight <= {high}"))
         elif column.arrow == "double":
             rules.append((f"{column.name} >= 0", f"{column.name} >= 0"))
-            rules.append((f"{column.name} <= 1e15", f"{column.name} <= {_MOST}"))
+            rules.append((f"{column.name} <= 1e15", f"{column.name} <= {LONGEST_US}"))
     if "num_speculative_tokens" in table(name).names:
         rules.append((f"num_speculative_tokens <= {LONGEST_DRAFT}", f"num_speculative_tokens <= {LONGEST_DRAFT}"))
     if "top_p" in table(name).names:
