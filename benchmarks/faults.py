@@ -262,7 +262,8 @@ def _staged(path: Path, staging: Path, *, quick_road: bool) -> None:
     from tracelens.ingest import fast
     from tracelens.ingest.labels import Labels
     from tracelens.ingest.options import IngestOptions
-    from tracelens.ingest.stage import Job, stage
+    from tracelens.ingest.stage import stage
+    from tracelens.ingest.write import Job
     from tracelens.sources.discover import discover
 
     before, fast.SMALLEST = fast.SMALLEST, 0 if quick_road else 1 << 60

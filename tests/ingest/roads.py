@@ -19,7 +19,8 @@ from tracelens.ingest import fast
 from tracelens.ingest.labels import Labels
 from tracelens.ingest.options import IngestOptions, Staged
 from tracelens.ingest.rows import parse_sets
-from tracelens.ingest.stage import Job, stage
+from tracelens.ingest.stage import stage
+from tracelens.ingest.write import Job
 from tracelens.lake.schema import TABLES
 from tracelens.sources.discover import discover
 

@@ -26,7 +26,8 @@ from tracelens.errors import InputError
 from tracelens.ingest.labels import read_labels, read_rules
 from tracelens.ingest.redact import Redaction, held
 from tracelens.ingest.relabel import relabel
-from tracelens.ingest.stage import Job, stage
+from tracelens.ingest.stage import stage
+from tracelens.ingest.write import Job
 from tracelens.lake import ledger
 from tracelens.lake.connection import connect
 from tracelens.lake.salt import VARIABLE, path_of

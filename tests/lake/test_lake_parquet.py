@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import duckdb
 import polars as pl
@@ -13,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.lake.parquet import to_arrow, write_table
+from tracelens.lake import parquet
+from tracelens.lake.parquet import DayWriters, to_arrow, write_table
 from tracelens.lake.schema import FACTS, NO_DAY, table
 
 PAIR = pl.List(pl.Struct({"key": pl.String, "value": pl.String}))
@@ -98,3 +101,38 @@ def test_rows_without_a_stamp_are_all_written(tmp_path: Path) -> None:
     assert write_table("windows", frame, lambda name: tmp_path / name, "s") == 3
     (file,) = tmp_path.rglob("s-0.parquet")
     assert pq.ParquetFile(file).metadata.num_rows == 3
+
+
+@given(st.lists(st.lists(st.integers(1, 12) | st.none(), max_size=6), max_size=6))
+def test_rows_written_piece_by_piece(pieces: list[list[int | None]]) -> None:
+    frames = [
+        pl.DataFrame(
+            {
+                "source_line": [100 * i + j for j in range(len(days))],
+                "ts_end": [d and datetime(2026, 5, d) for d in days],
+            },
+            schema={"source_line": pl.Int64, "ts_end": pl.Datetime("us")},
+        ).with_columns(pl.lit("a").alias(c) for c in ("run_id", "engine", "surface", "source_id"))
+        for i, days in enumerate(pieces)
+    ]
+    with TemporaryDirectory() as place:
+
+        def put(relative: str) -> Path:
+            path = Path(place) / relative
+            assert not path.exists()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return path
+
+        with patch.object(parquet, "_OPEN", 3):
+            writers = DayWriters("windows", put, "source")
+            for frame in frames:
+                writers.write(frame)
+                assert len(writers._open) <= 3
+            writers.close()
+        found = {
+            (path.parent.name, row["source_line"])
+            for path in Path(place).rglob("*.parquet")
+            for row in pq.ParquetFile(path).read().to_pylist()
+        }
+    told = [(day, line) for f in frames for line, day in f.select("source_line", "ts_end").iter_rows()]
+    assert found == {(f"date={NO_DAY if day is None else day.date()}", line) for day, line in told}

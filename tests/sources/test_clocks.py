@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import polars as pl
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.errors import InputError
-from tracelens.sources.clocks import resolve
+from tracelens.sources.clocks import Clock, resolve
 from tracelens.sources.stamps import parse_stamps
 
 Texts = list[str | None]
@@ -213,3 +215,26 @@ def test_stamps_of_neighbours_are_read_once_and_told_of_each(first: str | None) 
     cycle = [first, first, "04-19 12:00:01", "04-19 12:00:01", None, None, " 04-19 12:00:02", "x", "x"]
     text = pl.Series(cycle * 400, dtype=pl.String)
     assert parse_stamps(text).equals(pl.concat([parse_stamps(pl.Series([c], dtype=pl.String)) for c in cycle] * 400))
+
+
+@given(
+    START | st.just(datetime(2026, 10, 25, 0, 30)),
+    st.lists(st.integers(-4000, 4000) | st.integers(1, 40 * 86400), max_size=40),
+    st.lists(st.integers(0, 40), max_size=4),
+    st.sampled_from([None, "Europe/Berlin"]),
+    st.booleans(),
+)
+def test_stamps_in_parts(start: datetime, steps: list[int], cuts: list[int], tz: str | None, dated: bool) -> None:
+    moments = [start]
+    for step in steps:
+        moments.append(moments[-1] + timedelta(seconds=step))
+    form = "%Y-%m-%d %H:%M:%S" if dated else "%m-%d %H:%M:%S"
+    blank = pl.lit(None, pl.String)
+    frame = pl.DataFrame({"inner": [m.strftime(form) for m in moments]}).select(stamp=blank, inner="inner")
+    options: dict[str, Any] = {"tz": tz, "year": None, "mtime": moments[-1].timestamp()}
+    clock, places = Clock(**options), [0, *sorted(cuts), frame.height]
+    parts = [clock.resolve(frame.slice(a, max(0, b - a))) for a, b in pairwise(places)]
+    if clock.holds:
+        assert pl.concat(parts).equals(resolve(frame, **options))
+    else:
+        assert not dated

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,13 +17,21 @@ def lines_with(data: bytes, words: list[bytes]) -> list[int]:
     return [i for i, line in enumerate(data.split(b"\n")) if any(word in line for word in words)]
 
 
-@given(WORDS, st.text("ab\n", max_size=120).map(str.encode), st.text("ab", max_size=40).map(str.encode))
-def test_every_line_and_every_needle_is_found(words: list[bytes], data: bytes, sample: bytes) -> None:
-    hits, found, _ = Anchors(words, sample).hits(data)
+@given(
+    WORDS,
+    st.text("ab\n", max_size=120).map(str.encode),
+    st.text("ab", max_size=40).map(str.encode),
+    st.sampled_from([0, 64]),
+)
+def test_every_line_and_every_needle_is_found(words: list[bytes], data: bytes, sample: bytes, few: int) -> None:
+    with patch.object(needles, "_TOGETHER", few):
+        hits, found, wrong = Anchors(words, sample).hits(data)
     assert sorted({data.count(b"\n", 0, at) for at in hits}) == lines_with(data, words)
     assert hits == sorted(hits)
     assert all(any(data.startswith(word, at) for word in words) for at in hits)
     assert found == {word for word in words if word in data}
+    with patch.object(needles, "_TOGETHER", 64 - few):
+        assert Anchors(words, sample).hits(data) == (hits, found, wrong)
 
 
 def test_anchors_are_rare_ones() -> None:

@@ -10,7 +10,7 @@ and at the end of the source all that it returned, in order (`assemble`), with a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -228,6 +228,37 @@ class TraceReader(Protocol):
                 the events whose text holds one of `trace_marks` of any reader.
             about: the rest of the trace.
         """
+        ...
+
+
+class PartsError(ValueError):
+    """A source whose rows depend on where it is cut; it is to be put together in one go."""
+
+
+class Assembly(Protocol):
+    """Puts a source together that comes in parts; `surfaces` are those that come so."""
+
+    surfaces: Collection[str]
+
+    def part(self, frames: Mapping[str, Sequence[pl.DataFrame]]) -> Tables:
+        """Rows of the next lines that need none below them, and the runs so far.
+
+        Raises:
+            PartsError: the rows are not what they would be if the source came in one go.
+        """
+        ...
+
+    def rest(self, frames: Mapping[str, Sequence[pl.DataFrame]], context: Context) -> Tables:
+        """Rows of all that is left, with frames of all surfaces, and all runs; raises as `part`."""
+        ...
+
+
+@runtime_checkable
+class PartsReader(Protocol):
+    """An engine whose text logs can be put together in parts."""
+
+    def parts(self, resolve: Callable[[pl.DataFrame], pl.DataFrame]) -> Assembly:
+        """What does so for one source; `resolve` as in `Context`, of a clock that goes on from part to part."""
         ...
 
 

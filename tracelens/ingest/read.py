@@ -22,6 +22,7 @@ from tracelens.sources.stream import Block, BlockStream
 if TYPE_CHECKING:
     import polars as pl
 
+    from tracelens.ingest.parts import InParts
     from tracelens.ingest.sift import BadLine
 
 # A pretty-printed document or an array has no lines to cut at: it is read whole, up to this size.
@@ -63,6 +64,7 @@ def read(
     *,
     checkpoints: Sequence[int] = (),
     progress: Callable[[int], None] | None = None,
+    parts: InParts | None = None,
 ) -> Reading:
     """Read one source through, with memory bounded by a block and by what the engines keep.
 
@@ -71,6 +73,10 @@ def read(
         engines: readers, in the order in which JSON records are offered.
         checkpoints: sizes (bytes) at which the digest of the beginning is wanted.
         progress: called with the number of bytes read since the last call.
+        parts: writes rows on the way, where the source is a long log.
+
+    Raises:
+        Unproved: by `parts`.
     """
     parsed = {engine.name: Parsed(rejects=Refused()) for engine in engines}
     rejects: list[Reject] = Refused()
@@ -103,6 +109,8 @@ def read(
                 finder.add(held)
                 if finder.held >= BATCH:
                     _found(finder, engines, parsed, rejects)
+                    if parts is not None:
+                        parts.offer(parsed, stream)
         if not document.finish(engines, parsed, rejects):
             # Its records, if any, stand on lines; a document of ours that was cut off has their words and no record.
             worded = False

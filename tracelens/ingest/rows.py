@@ -11,7 +11,7 @@ from tracelens.engines.base import Reject, Tables
 from tracelens.engines.units import INT32_MAX
 from tracelens.errors import InputError
 from tracelens.ingest import names
-from tracelens.lake.schema import FACTS, table
+from tracelens.lake.schema import DAY_OF, FACTS, table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -123,14 +123,17 @@ def _typed(key: str, value: str, arrow: str) -> Any:
 
 def finish(
     engine: str, made: Tables, naming: Naming, columns: Mapping[str, Any], labels: Labels,
-    redaction: Redaction | None = None,
+    redaction: Redaction | None = None, told: Mapping[str, Sequence[pl.DataFrame]] | None = None,
 ) -> Finished:  # fmt: skip
-    """Name the runs, fill what the run knows, set constants and labels, refuse what breaks an identity; ids go last."""
+    """Name the runs, fill what the run knows, set constants and labels, refuse what breaks an identity; ids go last.
+
+    `told` is what `told_by` gave of rows of the source that were written before, by table.
+    """
     import polars as pl
 
     out = Finished({}, list(made.rejects), [])
-    told = None if made.runs is None else names.cleaned(engine, "runs", made.runs)
-    runs = _plain_results(_runs(engine, told, naming), made, naming, out.remarks)
+    starts = None if made.runs is None else names.cleaned(engine, "runs", made.runs)
+    runs = _plain_results(_runs(engine, starts, naming), made, naming, out.remarks)
     if made.runs is not None:
         out.started_runs = runs.filter(pl.col("run_key") > 0)["run_id"].to_list()
     for name in FACTS:
@@ -147,7 +150,9 @@ def finish(
         out.rejects += refused
         if frame.height:
             out.tables[name] = frame.select([c for c in table(name).names if c in frame.columns])
-    out.tables["runs"] = _run_rows(engine, runs, out.tables, naming, columns)
+    before = {} if told is None else told
+    seen = {name: [*before.get(name, ()), *told_by(name, out.tables)] for name in FACTS}
+    out.tables["runs"] = _run_rows(engine, runs, seen, naming, columns)
     return out
 
 
@@ -244,24 +249,39 @@ def _checked(name: str, frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Reject]
     return full.filter(~bad), refused
 
 
+def told_by(name: str, tables: Mapping[str, pl.DataFrame]) -> list[pl.DataFrame]:
+    """What the rows of a table tell of their runs: each combination of facts once, with its last time (`ended`)."""
+    import polars as pl
+
+    if name not in tables:
+        return []
+    frame, end = tables[name], DAY_OF[name] if name == "rounds" else "ts_end"
+    last = pl.col(end).max() if end in frame.columns else pl.lit(None, pl.Datetime("us")).first()
+    return [frame.group_by("run_id", "engine", *_FROM_RUN, maintain_order=True).agg(ended=last)]
+
+
 def _run_rows(
-    engine: str, runs: pl.DataFrame, tables: Mapping[str, pl.DataFrame], naming: Naming, columns: Mapping[str, Any]
+    engine: str,
+    runs: pl.DataFrame,
+    seen: Mapping[str, Sequence[pl.DataFrame]],
+    naming: Naming,
+    columns: Mapping[str, Any],
 ) -> pl.DataFrame:
     """One row a run: what the start-up lines said, or else what all rows of the run agree on."""
     import polars as pl
 
     types = table("runs").polars_schema()
-    seen = []
-    for name, frame in tables.items():
-        end = {"rounds": "ts", "windows": "ts_end", "requests": "ts_end"}[name]
-        last = pl.col(end).max() if end in frame.columns else pl.lit(None, pl.Datetime("us"))
-        agreed = [pl.when(pl.col(c).n_unique() == 1).then(pl.col(c).first()).alias(c) for c in _FROM_RUN]
-        seen.append(frame.group_by("run_id", "engine", maintain_order=True).agg(last.alias("ended"), *agreed))
-    if not seen and not runs.height:
+    agreed = [pl.when(pl.col(c).n_unique() == 1).then(pl.col(c).first()).alias(c) for c in _FROM_RUN]
+    parts = [
+        pl.concat(frames).group_by("run_id", "engine", maintain_order=True).agg(pl.col("ended").max(), *agreed)
+        for frames in seen.values()
+        if frames
+    ]
+    if not parts and not runs.height:
         return pl.DataFrame(schema=types)
     observed = (
-        pl.concat(seen, how="vertical_relaxed")
-        if seen
+        pl.concat(parts, how="vertical_relaxed")
+        if parts
         else pl.DataFrame(schema={c: types[c] for c in ("run_id", "engine", "ended", *_FROM_RUN)})
     )
     observed = observed.group_by("run_id", "engine", maintain_order=True).agg(

@@ -22,8 +22,9 @@ from tracelens.ingest.options import IngestOptions, Staged, Summary
 from tracelens.ingest.redact import held, redaction_of
 from tracelens.ingest.rows import parse_sets
 from tracelens.ingest.spread import stage_spread
-from tracelens.ingest.stage import GRID, Job, stage
+from tracelens.ingest.stage import stage
 from tracelens.ingest.tally import Tally
+from tracelens.ingest.write import GRID, Job
 from tracelens.lake import damage, ledger, shared
 from tracelens.lake.place import check_shared
 from tracelens.lake.store import Store, Transaction

@@ -18,7 +18,8 @@ from tracelens.errors import InputError
 from tracelens.executors import Executor
 from tracelens.ingest.labels import Labels
 from tracelens.ingest.options import Staged
-from tracelens.ingest.stage import Job, stage
+from tracelens.ingest.stage import stage
+from tracelens.ingest.write import Job
 from tracelens.lake.store import Store
 from tracelens.sources.discover import SourceFile
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import date
 from pathlib import Path
@@ -20,6 +21,7 @@ COMPRESSION = "zstd"
 LEVEL = 3
 ROW_GROUP = 122_880
 _RUNS = 1000
+_OPEN = 8  # files of as many days
 
 
 def write_empty(name: str, path: Path) -> None:
@@ -46,14 +48,55 @@ def write_table(name: str, frame: pl.DataFrame, place: Callable[[str], Path], st
     if name not in DAY_OF:
         write_arrow(to_arrow(name, frame), place(f"{name}/{stem}-0.parquet"))
         return frame.height
+    for day, part in _by_day(frame, _days(name, frame)):
+        write_arrow(to_arrow(name, part), place(_path(name, day, stem)))
+    return frame.height
+
+
+class DayWriters:
+    """Files of one table, a day each, that are written piece by piece; rows of a day may come back to it.
+
+    Args:
+        name: canonical table with a day.
+        place: gives the path to write for a path in the lake.
+        stem: file name without suffix and number.
+    """
+
+    def __init__(self, name: str, place: Callable[[str], Path], stem: str) -> None:
+        self._name, self._place, self._stem = name, place, stem
+        self._open: dict[date | None, pq.ParquetWriter] = {}  # the day written last at the end
+        self._files: Counter[date | None] = Counter()
+
+    def write(self, frame: pl.DataFrame) -> None:
+        """Write rows, as `write_table`."""
+        for day, part in _by_day(frame, _days(self._name, frame)):
+            writer = self._open.pop(day, None) or self._opened(day)
+            self._open[day] = writer
+            writer.write_table(to_arrow(self._name, part), row_group_size=ROW_GROUP)
+
+    def close(self) -> None:
+        """Finish all files."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def _opened(self, day: date | None) -> pq.ParquetWriter:
+        while len(self._open) >= _OPEN:
+            self._open.pop(next(iter(self._open))).close()
+        path = self._place(_path(self._name, day, self._stem, self._files[day]))
+        self._files[day] += 1
+        return rows_writer(path, table(self._name).arrow_schema())
+
+
+def _days(name: str, frame: pl.DataFrame) -> pl.Series:
     import polars as pl
 
     column = DAY_OF[name]
     day = pl.col(column).dt.date() if column in frame.columns else pl.lit(None, pl.Date)
-    for value, part in _by_day(frame, frame.with_columns(_day=day)["_day"]):
-        folder = NO_DAY if value is None else value.isoformat()
-        write_arrow(to_arrow(name, part), place(f"{name}/date={folder}/{stem}-0.parquet"))
-    return frame.height
+    return frame.with_columns(_day=day)["_day"]
+
+
+def _path(name: str, day: date | None, stem: str, number: int = 0) -> str:
+    return f"{name}/date={NO_DAY if day is None else day.isoformat()}/{stem}-{number}.parquet"
 
 
 def _by_day(frame: pl.DataFrame, days: pl.Series) -> Iterator[tuple[date | None, pl.DataFrame]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from tracelens.errors import InputError
@@ -23,7 +23,12 @@ _BEFORE_GAP = timedelta(hours=3)
 
 
 def resolve(frame: pl.DataFrame, *, tz: str | None, year: int | None, mtime: float | None) -> pl.DataFrame:
-    """Turn the stamps of a source into UTC.
+    """Turn all stamps of a source into UTC; see `Clock`."""
+    return Clock(tz=tz, year=year, mtime=mtime).resolve(frame)
+
+
+class Clock:
+    """Turns the stamps of a source into UTC, part by part.
 
     The outer stamp wins; where it has no year, an inner one that has a year does. A missing year is `year` for
     the first stamp without one and grows where December turns into January; without `year` the file's date fixes
@@ -31,39 +36,58 @@ def resolve(frame: pl.DataFrame, *, tz: str | None, year: int | None, mtime: flo
     offset before the gap; those it repeated with the earlier offset until the clock falls back by half an hour.
 
     Args:
-        frame: `stamp` (outer) and `inner` (the engine's own), String or null, in file order.
         tz: zone of stamps that name none, as `Europe/Berlin`; None reads them as UTC.
         year: year of the first stamp without one.
         mtime: date of the file, seconds since the epoch; None is now.
 
-    Returns:
-        As many rows, `ts` (Datetime us, UTC, naive; null where there is no readable stamp) and `ts_basis`:
-        absolute, zone_assumed, year_inferred, none.
-
     Raises:
         InputError: `tz` names no time zone.
     """
-    import polars as pl
 
-    if tz is not None:
-        _check_zone(tz)
-    stamps = _chosen(frame)
-    yearless = pl.col("utc").is_null() & pl.col("wall").is_null() & pl.col("month").is_not_null()
-    stamps = stamps.with_columns(yearless=yearless)
-    if stamps["yearless"].any():
-        stamps = _with_years(stamps, year, mtime)
-    local = stamps["wall"] if tz is None else _to_utc(stamps["wall"], tz)
-    known = "zone_assumed" if tz is None else "absolute"
-    # No log is older or newer; beyond, other libraries have no such time.
-    ts = pl.coalesce("utc", local)
-    return stamps.select(
-        ts=pl.when(ts.is_between(_EARLIEST, _LATEST)).then(ts),
-        basis=pl.when(pl.col("utc").is_not_null())
-        .then(pl.lit("absolute"))
-        .when("yearless")
-        .then(pl.lit("year_inferred"))
-        .otherwise(pl.lit(known)),
-    ).select("ts", ts_basis=pl.when(pl.col("ts").is_null()).then(pl.lit("none")).otherwise("basis"))
+    def __init__(self, *, tz: str | None, year: int | None, mtime: float | None) -> None:
+        if tz is not None:
+            _check_zone(tz)
+        self._tz = tz
+        self._years = _Years(year, mtime)
+        self._repeated = _Repeated()
+
+    @property
+    def holds(self) -> bool:
+        """Whether the stamps of all parts are as they would be if they were one.
+
+        Without a year given it is the last stamp of the first part that was taken to be of the file's date.
+        """
+        return self._years.hold
+
+    def resolve(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The next part.
+
+        Args:
+            frame: `stamp` (outer) and `inner` (the engine's own), String or null, in file order.
+
+        Returns:
+            As many rows, `ts` (Datetime us, UTC, naive; null where there is no readable stamp) and `ts_basis`:
+            absolute, zone_assumed, year_inferred, none.
+        """
+        import polars as pl
+
+        stamps = _chosen(frame)
+        yearless = pl.col("utc").is_null() & pl.col("wall").is_null() & pl.col("month").is_not_null()
+        stamps = stamps.with_columns(yearless=yearless)
+        if stamps["yearless"].any():
+            stamps = self._years.fill(stamps)
+        local = stamps["wall"] if self._tz is None else _to_utc(stamps["wall"], self._tz, self._repeated)
+        known = "zone_assumed" if self._tz is None else "absolute"
+        # No log is older or newer; beyond, other libraries have no such time.
+        ts = pl.coalesce("utc", local)
+        return stamps.select(
+            ts=pl.when(ts.is_between(_EARLIEST, _LATEST)).then(ts),
+            basis=pl.when(pl.col("utc").is_not_null())
+            .then(pl.lit("absolute"))
+            .when("yearless")
+            .then(pl.lit("year_inferred"))
+            .otherwise(pl.lit(known)),
+        ).select("ts", ts_basis=pl.when(pl.col("ts").is_null()).then(pl.lit("none")).otherwise("basis"))
 
 
 def _chosen(frame: pl.DataFrame) -> pl.DataFrame:
@@ -78,26 +102,44 @@ def _chosen(frame: pl.DataFrame) -> pl.DataFrame:
     return both.select(pl.when(use_inner).then(f"inner_{name}").otherwise(name).alias(name) for name in outer.columns)
 
 
-def _with_years(stamps: pl.DataFrame, year: int | None, mtime: float | None) -> pl.DataFrame:
-    """The frame with `wall` filled where the stamps have no year."""
-    import polars as pl
+class _Years:
+    """The years of stamps without one."""
 
-    from tracelens.sources.stamps import wall_time
+    def __init__(self, year: int | None, mtime: float | None) -> None:
+        self._given, self._mtime = year is not None, mtime
+        self._first = year
+        self._turns = 0  # years since the first stamp
+        self._last: tuple[int, int] | None = None  # month and day
 
-    row = stamps.with_row_index("row").filter("yearless").select("row", "month", "day", "time_us")
-    step = (pl.col("month") * 31 + pl.col("day")).diff().fill_null(0)
-    turn = pl.when(step <= -_NEW_YEAR_DAYS).then(1).when(step >= _OLD_YEAR_DAYS).then(-1).otherwise(0)
-    row = row.with_columns(turns=turn.cast(pl.Int64).cum_sum())
-    if year is not None:
-        first_year = year
-    else:
-        month, day, turns = row.select("month", "day", "turns").row(-1)
-        first_year = _year_by_file(month, day, mtime) - turns
-    row = row.with_columns(year=pl.col("turns") + first_year).with_columns(
-        filled=wall_time(pl.col("year"), pl.col("month"), pl.col("day"), pl.col("time_us"))
-    )
-    joined = stamps.with_row_index("row").join(row.select("row", "filled"), on="row", how="left", maintain_order="left")
-    return joined.with_columns(wall=pl.coalesce("wall", "filled")).drop("row", "filled")
+    @property
+    def hold(self) -> bool:
+        """Whether the year of the last stamp is that of the file's date."""
+        if self._given or self._last is None:
+            return True
+        return _year_by_file(*self._last, self._mtime) - self._turns == self._first
+
+    def fill(self, stamps: pl.DataFrame) -> pl.DataFrame:
+        """The frame with `wall` filled where the stamps have no year."""
+        import polars as pl
+
+        from tracelens.sources.stamps import wall_time
+
+        row = stamps.with_row_index("row").filter("yearless").select("row", "month", "day", "time_us")
+        date = pl.col("month") * 31 + pl.col("day")
+        before = pl.lit(None, pl.Int64) if self._last is None else pl.lit(self._last[0] * 31 + self._last[1], pl.Int64)
+        step = (date - pl.coalesce(date.shift(1), before)).fill_null(0)
+        turn = pl.when(step <= -_NEW_YEAR_DAYS).then(1).when(step >= _OLD_YEAR_DAYS).then(-1).otherwise(0)
+        row = row.with_columns(turns=turn.cast(pl.Int64).cum_sum() + self._turns)
+        month, day, self._turns = row.select("month", "day", "turns").row(-1)
+        self._last = (month, day)
+        if self._first is None:
+            self._first = _year_by_file(month, day, self._mtime) - self._turns
+        row = row.with_columns(year=pl.col("turns") + self._first).with_columns(
+            filled=wall_time(pl.col("year"), pl.col("month"), pl.col("day"), pl.col("time_us"))
+        )
+        filled = row.select("row", "filled")
+        joined = stamps.with_row_index("row").join(filled, on="row", how="left", maintain_order="left")
+        return joined.with_columns(wall=pl.coalesce("wall", "filled")).drop("row", "filled")
 
 
 def _year_by_file(month: int, day: int, mtime: float | None) -> int:
@@ -111,7 +153,27 @@ def _year_by_file(month: int, day: int, mtime: float | None) -> int:
     return limit.year if (month, day) <= (limit.month, limit.day) else limit.year - 1
 
 
-def _to_utc(wall: pl.Series, tz: str) -> pl.Series:
+class _Repeated:
+    """Which of the two, of local times that there are twice in a night."""
+
+    def __init__(self) -> None:
+        self._last: datetime | None = None
+        self._fell: set[date] = set()  # days whose clock has fallen back
+
+    def second(self, twice: pl.DataFrame) -> pl.DataFrame:
+        """Of rows with such times, `row` and whether the clock had fallen back (`second`)."""
+        import polars as pl
+
+        wall, day = pl.col("wall"), pl.col("wall").dt.date()
+        before = pl.coalesce(wall.shift(1), pl.lit(self._last, pl.Datetime("us")))
+        fell = (wall - before <= -_FALL_BACK).fill_null(False).cast(pl.Int32)
+        found = twice.select("row", "wall", second=(fell.cum_sum().over(day) > 0) | day.is_in(sorted(self._fell)))
+        self._last = found["wall"][-1]
+        self._fell |= set(found.filter("second").select(day.unique()).to_series().to_list())
+        return found.select("row", "second")
+
+
+def _to_utc(wall: pl.Series, tz: str, repeated: _Repeated) -> pl.Series:
     """Local times of a zone, in file order, to UTC."""
     import polars as pl
 
@@ -126,9 +188,7 @@ def _to_utc(wall: pl.Series, tz: str) -> pl.Series:
     except pl.exceptions.PolarsError as error:
         raise _zone_error(tz) from error
     if (frame["early"] != frame["late"]).any():
-        twice = frame.filter(pl.col("early") != pl.col("late"))
-        fell = (local.diff() <= -_FALL_BACK).fill_null(False).cast(pl.Int32)
-        second = twice.select("row", second=fell.cum_sum().over(local.dt.date()) > 0)
+        second = repeated.second(frame.filter(pl.col("early") != pl.col("late")))
         frame = frame.join(second, on="row", how="left", maintain_order="left")
         frame = frame.with_columns(early=pl.when("second").then("late").otherwise("early"))
     if frame["early"].null_count() > wall.null_count():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 # Bytes of relevant lines that are worth to be looked at together, and of those of a JSON log, which become objects.
-BATCH = 4 << 20
+BATCH = 2 << 20
 # Lines with a brace in a block that are searched for keys one by one; beyond, the whole block is.
 _BRACED = 512
 # So many bytes to a hit, and single searches around the hits are cheaper than the ends of all lines.

@@ -11,9 +11,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
+from heapq import heapify, heappop, heapreplace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from ahocorasick_rs import BytesAhoCorasick
 
 # To choose anchors takes 20 ms: smaller blocks are searched by the automaton.
@@ -25,6 +29,7 @@ _SAMPLE = 1 << 14
 _OFTEN = 1 / 64
 # Anchors are chosen again when so many more of their hits are no needle than are one.
 _WRONG = 20_000
+_TOGETHER = 64  # fewer hits of anchors are looked at one by one
 
 
 class Needles:
@@ -83,14 +88,34 @@ class Anchors:
 
     def hits(self, data: bytes) -> tuple[list[int], set[bytes], int]:
         """Where needles begin, the needles, and how many anchors belonged to none."""
+        matches = self._automaton.find_matches_as_indexes(data)
+        if len(matches) < _TOGETHER:
+            return self._one_by_one(data, matches)
+        import numpy as np
+
+        places = np.fromiter(chain.from_iterable(matches), np.int64, 3 * len(matches)).reshape(-1, 3)
+        index, at = places[:, 0], places[:, 1]
+        none = np.ones(len(matches), np.bool_)
+        found: set[bytes] = set()
+        hits = []
+        for i in sorted(set(index.tolist())):
+            mine = np.flatnonzero(index == i)
+            for shift, needle in self._at[i]:
+                starts = at[mine] + shift
+                right = _stands(data, needle, starts)
+                if right.any():
+                    hits.append(starts[right])
+                    found.add(needle)
+                    none[mine[right]] = False
+        return (np.sort(np.concatenate(hits)).tolist() if hits else []), found, int(none.sum())
+
+    def _one_by_one(self, data: bytes, matches: list[tuple[int, int, int]]) -> tuple[list[int], set[bytes], int]:
         hits: list[int] = []
         found: set[bytes] = set()
-        matches = self._automaton.find_matches_as_indexes(data)
         wrong = 0
-        places = self._at
         for index, at, _ in matches:
             none = True
-            for shift, needle in places[index]:
+            for shift, needle in self._at[index]:
                 start = at + shift
                 if start >= 0 and data.startswith(needle, start):
                     hits.append(start)
@@ -101,6 +126,25 @@ class Anchors:
         return hits, found, wrong
 
 
+def _stands(data: bytes, needle: bytes, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Whether a needle stands at each of some places, which may lie outside the data."""
+    import numpy as np
+
+    right = (starts >= 0) & (starts <= len(data) - len(needle))
+    if not right.any():
+        return right
+    size = len(needle)
+    kind = next(k for k in (8, 4, 2, 1) if k <= size)
+    words = np.ndarray((len(data) - kind + 1,), f"<u{kind}", data, strides=(1,))
+    left = np.flatnonzero(right)
+    # Word by word; the last one may overlap the one before it.
+    for k in (*range(0, size - kind, kind), size - kind):
+        same = words[starts[left] + k] == int.from_bytes(needle[k : k + kind], "little")
+        right[left[~same]] = False
+        left = left[same]
+    return right
+
+
 def _choose(needles: Sequence[bytes], often: Counter[bytes]) -> dict[bytes, set[bytes]]:
     """Anchors, each with the needles it stands for: those first that are in many needles and seldom in the log."""
     holders: dict[bytes, set[bytes]] = {}
@@ -109,8 +153,19 @@ def _choose(needles: Sequence[bytes], often: Counter[bytes]) -> dict[bytes, set[
             holders.setdefault(needle[i : i + _WIDTH], set()).add(needle)
     left = set(needles)
     chosen: dict[bytes, set[bytes]] = {}
+
+    def worth(gram: bytes) -> float:
+        return len(holders[gram] & left) / (1 + often[gram])
+
+    # What a gram is worth only falls, so that the first one whose worth is still what it was is the best.
+    heap = [(-worth(gram), gram) for gram in holders]
+    heapify(heap)
     while left:
-        gram = max(holders, key=lambda gram: (len(holders[gram] & left) / (1 + often[gram]), gram))
+        before, gram = heap[0]
+        if -before > (now := worth(gram)):
+            heapreplace(heap, (-now, gram))
+            continue
+        heappop(heap)
         chosen[gram] = holders[gram] & left
         left -= chosen[gram]
     return chosen

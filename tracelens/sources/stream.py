@@ -122,6 +122,10 @@ class BlockStream:
         """Give blocks of about so many bytes from here on."""
         self._block_bytes = size
 
+    def without_figures(self) -> None:
+        """Make no digest from here on: it was made in another pass."""
+        self._figures = False
+
     def allow_lines(self, longest: int) -> None:
         """Take lines of up to so many bytes from here on."""
         self._max_line = max(self._max_line, longest)
@@ -167,7 +171,7 @@ class BlockStream:
             self.prefix_sha256[pending.pop(0)] = self._hash.hexdigest()
         for piece in self._raw():
             done = 0
-            while pending and pending[0] <= self.bytes + len(piece):
+            while self._figures and pending and pending[0] <= self.bytes + len(piece):
                 n = pending.pop(0)
                 upto = n - self.bytes
                 self._hash.update(memoryview(piece)[done:upto])
@@ -215,7 +219,8 @@ class BlockStream:
         for piece in pieces:
             whole = held + piece
             held = b"\r" if whole.endswith(b"\r") else b""
-            self._text_hash.update(whole[: len(whole) - len(held)].replace(b"\r\n", b"\n"))
+            if self._figures:
+                self._text_hash.update(whole[: len(whole) - len(held)].replace(b"\r\n", b"\n"))
             yield piece
         self._text_hash.update(held)
 

@@ -116,7 +116,7 @@ class Reader:
             digit = part - np.uint8(48)
             np.subtract(part, digit * (digit < 10), out=masked[i : i + len(part)])
         hashes = _texts(masked, starts).hash().to_numpy()
-        _, first, which = np.unique(hashes, return_index=True, return_inverse=True)
+        first, which = _distinct(hashes)
         view = masked.tobytes()
         texts = [view[starts[i] : starts[i + 1]] for i in first.tolist()]
         new = [text for text in texts if text not in self._shapes]
@@ -191,7 +191,7 @@ class Reader:
             first, which = np.zeros(1, np.int64), np.zeros(len(ends), np.int64)
         else:
             texts = frame.select(pl.col("text").str.slice(0, pl.Series(ends)))["text"]
-            _, first, which = np.unique(texts.hash().to_numpy(), return_index=True, return_inverse=True)
+            first, which = _distinct(texts.hash().to_numpy())
         names: list[str | None] = []
         for text in frame["text"][first].to_list():
             prefix = self._prefix.match(text.partition("] ")[0].encode())
@@ -199,6 +199,16 @@ class Reader:
             names.append(f"{prefix['proc'].decode()} {prefix['pid'].decode()}" if prefix and told else None)
         named = pl.Series(names, dtype=pl.String).gather(which)
         return pl.select(pl.coalesce(named, frame["process"])).to_series() if None in names else named
+
+
+def _distinct(values: npt.NDArray[np.uint64]) -> tuple[Ints, Ints]:
+    """Where each value stands first, and the number of each place's; np.unique would load numpy.ma, for 37 ms."""
+    order = np.argsort(values, kind="stable")
+    new = np.ones(len(values), np.bool_)
+    new[1:] = values[order[1:]] != values[order[:-1]]
+    which = np.empty(len(values), np.int64)
+    which[order] = np.cumsum(new) - 1
+    return order[new], which
 
 
 def _texts(data: Bytes, starts: Ints) -> pl.Series:

@@ -26,14 +26,8 @@ FIXED_LENGTH = (
 )
 _DAY_US = 86_400_000_000
 # A SpecDecoding line follows its Engine line at once; several processes writing to one file may put lines between.
-_NEAR_LINES = 64
+NEAR_LINES = 64
 _NEAR_US = 1_000_000  # the pair may lie on both sides of a full second
-
-
-def once(frame: pl.DataFrame, *also: str) -> pl.DataFrame:
-    """Drop repeats of one printed line: same process, same own stamp, same text. Lines without a stamp are kept."""
-    stamped = pl.col("inner").is_not_null()
-    return frame.filter(~stamped | pl.struct("stream", "process", "inner", "hash", *also).is_first_distinct())
 
 
 def with_replica(lines: pl.DataFrame, engine: pl.DataFrame | None) -> pl.DataFrame:
@@ -55,7 +49,7 @@ def with_replica(lines: pl.DataFrame, engine: pl.DataFrame | None) -> pl.DataFra
     )
     gap = (pl.col("ts") - pl.col("_ts")).dt.total_microseconds().abs() <= _NEAR_US
     together = pl.col("_inner").eq_missing(pl.col("inner")) | gap.fill_null(False)
-    near = together & (pl.col("line") - pl.col("_line") <= _NEAR_LINES)
+    near = together & (pl.col("line") - pl.col("_line") <= NEAR_LINES)
     return (
         out.with_columns(pl.when(near).then(pl.col(c)).alias(c) for c in state)
         .with_columns(replica=pl.col("engine").cast(pl.String))

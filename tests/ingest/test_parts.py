@@ -1,0 +1,281 @@
+"""A log in parts is the log in one go."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.engines.vllm_lines import c_line, engine_line, iteration, v0_line
+from tests.ingest.roads import ENGINES, heard
+from tracelens.ingest import parts, read
+from tracelens.ingest.labels import Labels
+from tracelens.ingest.options import IngestOptions, Staged
+from tracelens.ingest.redact import Redaction
+from tracelens.ingest.stage import stage
+from tracelens.ingest.write import Job
+from tracelens.lake.schema import TABLES
+from tracelens.sources import stream
+from tracelens.sources.discover import discover
+
+ROOT = Path(__file__).parents[2]
+EVENING = datetime(2026, 12, 31, 23, 59, 40)
+AUTUMN = datetime(2026, 10, 25, 2, 59, 30)
+SPEC = {"method": "eagle3", "model": "/heads/e3", "num_speculative_tokens": 3}
+RESPONSE = (
+    '{"id": "chatcmpl-1", "created": 1778068800, "model": "big", "usage": {"prompt_tokens": 9, "completion_tokens": 6},'
+    ' "metrics": {"time_to_first_token_ms": 20.0, "generation_time_ms": 100.0, "speculative_decoding":'
+    ' {"num_spec_steps": 2, "num_accepted_draft_tokens": 3, "num_draft_tokens": 6, "num_spec_tokens": 3,'
+    ' "acceptance_histogram": [1, 0, 0, 1], "per_step_accepted": [0, 3], "per_step_drafted": [3, 3]}}}'
+)
+Tables = dict[str, list[dict[str, Any]]]
+
+
+class Log:
+    """Lines of some servers that write into one file."""
+
+    def __init__(self, begin: datetime) -> None:
+        self.now = begin
+        self.lines: list[str] = []
+
+    def say(self, message: str, pid: int = 1, name: str = "APIServer") -> None:
+        self.lines.append(f"({name} pid={pid}) INFO {self.now:%m-%d %H:%M:%S} [loggers.py:335] {message}")
+
+    def interval(self, engine: int, pid: int = 1, accepted: int = 160) -> None:
+        self.say(engine_line(engine, running=accepted % 7), pid)
+        self.say(c_line(accepted, 300, [100, 40, accepted - 140], 100), pid)
+
+    def start(self, pid: int = 1, k: int = 3) -> None:
+        self.say("vLLM API server version 0.11.0", pid)
+        self.say(
+            f"non-default args: {{'model': '/m/big', 'speculative_config': {SPEC | {'num_speculative_tokens': k}}}}",
+            pid,
+        )
+
+    def act(self, kind: int, number: int) -> None:
+        """One thing of many that a server says."""
+        pid, request = 1 + number % 2, f"chatcmpl-{number % 5}"
+        match kind:
+            case 0 | 1 | 2:
+                self.interval(number % 3, pid, 150 + number % 20)
+            case 3:
+                self.now += timedelta(seconds=number)
+            case 4:
+                self.say(
+                    f"Received request {request}: params: SamplingParams(n=1, temperature=0.7, top_p=0.9), x: None."
+                )
+            case 5:
+                self.say(f"Finished request {request}.", pid)
+            case 6:
+                self.say(iteration(number, 3, 12, 7.5), 9, f"EngineCore_DP{number % 2}")
+            case 7:
+                self.lines += self.lines[-number:]  # printed twice, or copied into itself
+            case 8:
+                self.start(pid, 1 + number % 3)
+            case 9:
+                self.lines += ["INFO: 200 OK"] * number
+            case 10:
+                self.say("SpecDecoding metrics: Accepted: 7 tokens, Draf", pid)
+            case 11:
+                self.say(f"Generated response {request}: output: 'x', output_token_ids: None, finish_reason: stop", pid)
+            case 12:
+                self.lines.append(RESPONSE)
+            case 13:
+                self.say(v0_line(3, number * 40, number * 60, number * 55))
+
+
+ACTS = st.lists(st.tuples(st.integers(0, 13), st.integers(1, 20)), min_size=1, max_size=30)
+
+
+def staged(path: Path, folder: Path, part: int, **options: Any) -> tuple[Staged, Tables, list[str]]:
+    """Stage a file in parts of so many records; what was staged, its rows, and what was said."""
+    (file,) = discover([str(path)])[0]
+    redaction, block = options.pop("redaction", None), options.pop("block", 12_000)
+    folder.mkdir()
+    job = Job(file, IngestOptions(**options), {}, (), {}, {}, folder, redaction)
+    with (
+        patch.object(parts, "PART", part),
+        patch.object(read, "_BLOCK", block),
+        patch.object(read, "BATCH", 1),
+        patch.object(stream, "_HEAD", 64),
+        patch.dict(stream.BlockStream.__init__.__kwdefaults__, block_bytes=block),
+        heard() as said,
+    ):
+        made = stage(job, ENGINES, Labels())
+    tables = {
+        name: [row for p in sorted((folder / name).rglob("*.parquet")) for row in pq.ParquetFile(p).read().to_pylist()]
+        for name in TABLES
+    }
+    return (
+        made,
+        {
+            name: sorted(rows, key=lambda r: (r.get("source_line") or r.get("line") or 0, repr(r)))
+            for name, rows in tables.items()
+        },
+        said,
+    )
+
+
+def same(lines: Sequence[str] | bytes, part: int, modified: float | None = None, **options: Any) -> list[str]:
+    """Whether both ways give the same rows, ledger and refusals; what was said on the way in parts."""
+    with TemporaryDirectory() as place:
+        path = Path(place) / "server.log"
+        path.write_bytes(lines if isinstance(lines, bytes) else "".join(line + "\n" for line in lines).encode())
+        if modified is not None:
+            os.utime(path, (modified, modified))
+        whole, rows, _ = staged(path, Path(place) / "whole", 1 << 40, **options)
+        made, found, said = staged(path, Path(place) / "parts", part, **options)
+    assert found == rows
+    own = {"ingested_at", "_files"}
+    assert {k: v for k, v in (made.entry or {}).items() if k not in own} == {
+        k: v for k, v in (whole.entry or {}).items() if k not in own
+    }
+    assert made.reasons == whole.reasons
+    assert made.first_rejects == whole.first_rejects
+    assert made.started_runs == whole.started_runs
+    assert {e: h.all() for e, h in made.held.items()} == {e: h.all() for e, h in whole.held.items()}
+    return said
+
+
+def in_one_go(said: Sequence[str]) -> bool:
+    return any("put together in one go" in line for line in said)
+
+
+@settings(max_examples=40)
+@given(ACTS, st.integers(1, 12))
+def test_rows_do_not_depend_on_the_parts(acts: list[tuple[int, int]], part: int) -> None:
+    log = Log(datetime(2026, 5, 6, 12))
+    for kind, number in acts:
+        log.act(kind, number)
+    same(log.lines, part, year=2026, block=1500)
+
+
+@settings(max_examples=40)
+@given(ACTS, st.integers(1, 12), st.sampled_from([{"year": 2026}, {}, {"year": 2026, "tz": "Europe/Berlin"}]))
+def test_nor_do_times(acts: list[tuple[int, int]], part: int, options: dict[str, Any]) -> None:
+    log = Log(AUTUMN if "tz" in options else EVENING)
+    for kind, number in acts:
+        log.act(kind, number)
+        if log.now >= AUTUMN + timedelta(seconds=30) and "tz" in options and kind == 3 and number == 20:
+            log.now -= timedelta(hours=1)  # the clock falls back
+    same(log.lines, part, block=1500, **options)
+
+
+def long_log(begin: datetime = datetime(2026, 5, 6, 12)) -> Log:
+    log = Log(begin)
+    log.start()
+    for number in range(400):
+        log.act(number % 3, number)
+        log.act(3, 1 + number % 9)
+    return log
+
+
+def test_a_log_is_written_while_it_is_read() -> None:
+    log = long_log()
+    taken: list[int] = []
+    kept = parts.InParts._keep
+
+    def keep(self: parts.InParts, engine: str, made: Any, written: Any) -> None:
+        taken.append(made.tables["windows"].height)
+        kept(self, engine, made, written)
+
+    with patch.object(parts.InParts, "_keep", keep):
+        assert not in_one_go(same(log.lines, 100, year=2026))
+    assert len(taken) > 5
+    assert sum(taken) > 0.8 * len(log.lines) - 100
+
+
+def test_ids_are_hashed_in_every_part() -> None:
+    log = Log(datetime(2026, 5, 6, 12))
+    for number in range(60):
+        log.act(4, number)
+    assert not in_one_go(same(log.lines, 10, year=2026, redaction=Redaction(b"salt" * 8)))
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+@pytest.mark.parametrize("bom", ["", "\ufeff"])
+def test_the_digest_is_of_the_whole(line_end: str, bom: str) -> None:
+    text = bom + "".join(line + line_end for line in long_log().lines)
+    assert not in_one_go(same(text.encode(), 100, year=2026))
+
+
+def test_a_year_that_turns_after_the_first_part() -> None:
+    log = long_log(EVENING)
+    assert not in_one_go(same(log.lines, 100))
+    # The file's date is that of its last line: the first ones, of November, are of the year before.
+    log = long_log(datetime(2025, 11, 1))
+    log.lines += long_log(EVENING).lines
+    log.now = datetime(2026, 6, 1)
+    log.interval(1)
+    modified = datetime(2026, 11, 30, tzinfo=UTC).timestamp()
+    assert in_one_go(same(log.lines, 100, modified=modified))
+    assert not in_one_go(same(log.lines, 100, year=2025))
+
+
+def test_a_start_that_is_told_of_in_two_parts() -> None:
+    log = long_log()
+    log.say("Initializing a V1 LLM engine (v0.11.0) with config: model='/m/other', speculative_config=None")
+    assert in_one_go(same(log.lines, 10, year=2026))
+
+
+def test_a_file_that_grows_while_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    lines = long_log().lines
+    path.write_text("".join(line + "\n" for line in lines))
+    begun = parts.InParts._begin
+
+    def grow(self: parts.InParts, of: Any) -> Any:
+        found = begun(self, of)
+        with path.open("a") as file:
+            file.write(lines[-1].replace("Accepted: ", "Accepted: 1") + "\n")
+        return found
+
+    with patch.object(parts.InParts, "_begin", grow):
+        made, rows, said = staged(path, tmp_path / "parts", 10, year=2026)
+    assert in_one_go(said)
+    assert made.entry is not None
+    assert made.entry["lines"] == len(lines) + 1
+    assert {row["source_id"] for row in rows["windows"]} == {made.entry["source_id"]}
+
+
+def test_a_fault_of_a_reader_in_a_part_sends_the_log_to_the_other_road(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRACELENS_RAISE_FAULTS")
+    with patch("tracelens.engines.vllm.log.Log.part", side_effect=ZeroDivisionError):
+        assert in_one_go(same(long_log().lines, 10, year=2026))
+
+
+def test_a_source_that_is_in_the_lake_is_not_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.write_text("".join(line + "\n" for line in long_log().lines))
+    made, _, _ = staged(path, tmp_path / "first", 10, year=2026)
+    assert made.entry is not None
+    (file,) = discover([str(path)])[0]
+    (tmp_path / "second").mkdir()
+    job = Job(file, IngestOptions(year=2026), {}, (), {made.entry["sha256"]: "a.log"}, {}, tmp_path / "second")
+    with patch.object(parts, "PART", 10), patch.object(read, "BATCH", 1):
+        again = stage(job, ENGINES, Labels())
+    assert again.note == "already in the lake (as a.log)"
+    assert not list((tmp_path / "second").rglob("*.parquet"))
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "samples" / "vllm-site").rglob("server.log")), ids=lambda p: p.parent.name
+)
+def test_samples(path: Path) -> None:
+    same(path.read_bytes(), 20)
+
+
+def test_nothing_is_said_of_short_logs(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        said = same(long_log().lines[:8], 100, year=2026)
+    assert not in_one_go(said)

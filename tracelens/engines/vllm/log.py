@@ -1,0 +1,191 @@
+"""vLLM's text log of one source: its lines' times and runs, then canonical rows, in one go or part by part.
+
+A long log is put together in parts, so that the memory it takes does not grow with it. What a line says depends on the
+lines above it in few ways, and `Log` keeps just these: the starts, the last line of each engine, what was printed
+before, and the clock. Lines that need others below them, of which there are few, wait for the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import polars as pl
+
+from tracelens.engines.base import Context, PartsError, Tables
+from tracelens.engines.vllm import forward_times, responses, small, startup, windows
+from tracelens.engines.vllm.once import Once, once
+from tracelens.engines.vllm.surfaces import TEXT
+
+_RESPONSE, _START, _REQUEST = "vllm.response", "vllm.start", "vllm.request_line"
+_V1, _V0, _ENGINE = "vllm.v1_line", "vllm.v0_line", "vllm.engine_line"
+_STAGE, _ITERATION = "vllm.stage_times", "vllm.iteration_line"
+# One row a line, which needs no line below it.
+_AT_ONCE = frozenset({_V1, _ENGINE, _STAGE, _ITERATION, _REQUEST})
+LINES: Collection[str] = [s.name for s in (*TEXT, *small.SURFACES) if s.name != _RESPONSE]
+SURFACES: Collection[str] = [*LINES, _RESPONSE]
+
+_Frames = dict[str, pl.DataFrame]
+
+
+class Log:
+    """Takes the lines of a log, in order.
+
+    Args:
+        resolve: as `Context.resolve`, of a clock that goes on from part to part.
+    """
+
+    def __init__(self, resolve: Callable[[pl.DataFrame], pl.DataFrame]) -> None:
+        self._resolve = resolve
+        self._once = {surface: Once() for surface in _AT_ONCE}
+        self._waiting: dict[str, list[pl.DataFrame]] = {}
+        self._near: pl.DataFrame | None = None  # the last lines that tell of an engine
+        self._before: pl.DataFrame | None = None  # the last such line of each engine
+        self._line = 0  # the last one
+        self._told: pl.DataFrame | None = None  # runs, as the rows so far have them
+
+    def part(self, whole: _Frames) -> Tables:
+        """The next lines.
+
+        Args:
+            whole: frame by surface, of `LINES`.
+
+        Returns:
+            Rows of the lines that need none below them, and the runs so far.
+
+        Raises:
+            PartsError: the rows are not what they would be if the log came in one go.
+        """
+        text, last = self._taken(whole)
+        runs = self._runs()
+        text = {surface: _with_run(frame, runs) for surface, frame in text.items()}
+        tables = Tables(runs=runs)
+        tables.windows = self._windows(text, runs, tables)
+        tables.requests = self._requests(text)
+        if _ENGINE in text:
+            self._near = text[_ENGINE].filter(pl.col("line") > last - windows.NEAR_LINES)
+        self._line, self._told = last, runs
+        return tables
+
+    def rest(self, whole: _Frames, context: Context) -> Tables:
+        """The last lines, and all that waited.
+
+        Args:
+            whole: frame by surface, of `SURFACES`.
+            context: of the source.
+
+        Raises:
+            PartsError: see `part`.
+        """
+        responded = whole.pop(_RESPONSE, None)
+        text, _ = self._taken(whole)
+        runs = self._runs()
+        text |= {surface: pl.concat(parts, how="diagonal_relaxed") for surface, parts in self._waiting.items()}
+        text.pop(_START, None)
+        text = {surface: _with_run(frame, runs) for surface, frame in text.items()}
+        tables = Tables(runs=runs)
+        tables.windows = self._windows(text, runs, tables)
+        requests = small.request_rows(text)
+        told = self._requests(text)
+        if told is not None:
+            requests.append(told)
+        if responded is not None:
+            if "in_log" in responded.columns:
+                responded = responded.sort("line", maintain_order=True)
+                own = _with_run(responded, runs)["run_key"]
+                responded = responded.with_columns(run_key=pl.when(pl.col("in_log")).then(own).fill_null(0))
+            rows, tables.rounds = responses.rows(responded, context)
+            requests.append(rows)
+        tables.requests = pl.concat(requests, how="diagonal") if requests else None
+        return tables
+
+    def _taken(self, whole: Mapping[str, pl.DataFrame]) -> tuple[_Frames, int]:
+        """The lines whose rows can be made at once, with their times, and the number of the last line; others wait."""
+        text = _timed(whole, self._resolve)
+        first = min((frame["line"][0] for frame in text.values()), default=self._line + 1)
+        if first <= self._line:
+            raise PartsError("a line that begins above the last part's")
+        last = max((frame["line"][-1] for frame in text.values()), default=self._line)
+        for surface in text.keys() - _AT_ONCE:
+            self._waiting.setdefault(surface, []).append(text.pop(surface))
+        return text, last
+
+    def _runs(self) -> pl.DataFrame | None:
+        starts = self._waiting.get(_START)
+        runs = None if starts is None else startup.runs(once(pl.concat(starts, how="diagonal_relaxed")))
+        if self._told is not None and (runs is None or not runs.head(self._told.height).equals(self._told)):
+            raise PartsError("a start that is told of in two parts")
+        return runs
+
+    def _windows(self, text: _Frames, runs: pl.DataFrame | None, tables: Tables) -> pl.DataFrame | None:
+        parts: list[pl.DataFrame] = []
+        if _V1 in text:
+            # Engines of one process may print the same figures in the same second: they differ by their replica.
+            near = [frame for frame in (self._near, text.get(_ENGINE)) if frame is not None]
+            lines = windows.with_replica(text[_V1], pl.concat(near, how="diagonal") if near else None)
+            parts.append(windows.v1_windows(self._once[_V1](lines, "replica"), tables))
+        if _V0 in text:
+            nothing = pl.DataFrame(schema={"run_key": pl.Int64, "started": pl.Datetime("us")})
+            started = nothing if runs is None else runs.select("run_key", "started")
+            parts.append(windows.v0_windows(once(text[_V0]), started, tables))
+        if _STAGE in text:
+            parts.append(windows.stage_windows(self._once[_STAGE](text[_STAGE])))
+        if _ENGINE in text:
+            lines = self._once[_ENGINE](text[_ENGINE])
+            if self._before is not None:
+                lines = pl.concat([self._before, lines], how="diagonal")
+            parts.append(windows.engine_windows(lines).filter(pl.col("source_line") > self._line))
+            self._before = lines.filter(pl.struct("stream", "process", "engine").is_last_distinct())
+        if _ITERATION in text:
+            parts.append(windows.iteration_windows(self._once[_ITERATION](text[_ITERATION])))
+        if small.BATCHSIZE in text:
+            found = once(text[small.BATCHSIZE])
+            parts.append(forward_times.forward_windows(found, small.BATCHSIZE, runs, tables))
+        return _by_line(parts) if parts else None
+
+    def _requests(self, text: _Frames) -> pl.DataFrame | None:
+        return windows.request_rows(self._once[_REQUEST](text[_REQUEST])) if _REQUEST in text else None
+
+
+def _timed(text: Mapping[str, pl.DataFrame], resolve: Callable[[pl.DataFrame], pl.DataFrame]) -> _Frames:
+    """Frames in file order with `ts` and `ts_basis`; the year of one line follows from its neighbours' of any kind."""
+    if not text:
+        return {}
+    frames = {surface: _in_order(frame) for surface, frame in text.items()}
+    numbers = {surface: number for number, surface in enumerate(frames)}
+    stamps = pl.concat([
+        f.select("line", "stamp", "inner", _surface=pl.lit(numbers[s], pl.Int32)) for s, f in frames.items()
+    ])  # fmt: skip
+    stamps = stamps.sort("line", maintain_order=True)
+    times = resolve(stamps.select("stamp", "inner"))
+    # Stable all the way: the times of a surface come in the order of its rows.
+    return {s: f.hstack(times.filter(stamps["_surface"] == numbers[s])) for s, f in frames.items()}
+
+
+def _in_order(frame: pl.DataFrame) -> pl.DataFrame:
+    """In the order of lines, and marked so: later sorts have nothing to do."""
+    if not frame["line"].is_sorted():
+        frame = frame.sort("line", maintain_order=True)
+    return frame.with_columns(pl.col("line").set_sorted())
+
+
+def _with_run(frame: pl.DataFrame, runs: pl.DataFrame | None) -> pl.DataFrame:
+    """Add `run_key` and the run's `method`: the latest start above the line, in the same stream."""
+    if runs is None:
+        return frame.with_columns(run_key=pl.lit(0, pl.Int64), method=pl.lit(None, pl.String))
+    stream = pl.col("stream").fill_null("")
+    starts = runs.select("run_key", "method", _line="first_line", _stream=stream).sort("_line")
+    out = frame.with_columns(_stream=stream).join_asof(
+        starts, left_on="line", right_on="_line", by="_stream", strategy="backward", check_sortedness=False
+    )
+    return out.drop("_stream", "_line", strict=False).with_columns(pl.col("run_key").fill_null(0))
+
+
+def _by_line(parts: list[pl.DataFrame]) -> pl.DataFrame:
+    """Rows of all parts in the order of lines; a column at a time, so that a long log is not in memory twice more."""
+    whole = pl.concat(parts, how="diagonal_relaxed")
+    parts.clear()
+    order = pl.arg_sort_by("source_line", maintain_order=True)
+    places = whole.select(order).to_series()
+    if places.is_sorted():
+        return whole
+    return pl.DataFrame([whole.drop_in_place(name).gather(places) for name in whole.columns])
