@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 from collections.abc import Sequence
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,15 +20,16 @@ from hypothesis import strategies as st
 
 from tests.engines.vllm_lines import c_line, engine_line, iteration, v0_line
 from tests.ingest.roads import ENGINES, heard
-from tracelens.ingest import parts, read
+from tracelens.ingest import parts, ranges, read
 from tracelens.ingest.labels import Labels
 from tracelens.ingest.options import IngestOptions, Staged
+from tracelens.ingest.read import Reading
 from tracelens.ingest.redact import Redaction
 from tracelens.ingest.stage import stage
 from tracelens.ingest.write import Job
 from tracelens.lake.schema import TABLES
 from tracelens.sources import stream
-from tracelens.sources.discover import discover
+from tracelens.sources.discover import SourceFile, discover
 
 ROOT = Path(__file__).parents[2]
 EVENING = datetime(2026, 12, 31, 23, 59, 40)
@@ -97,13 +100,33 @@ class Log:
 ACTS = st.lists(st.tuples(st.integers(0, 13), st.integers(1, 20)), min_size=1, max_size=30)
 
 
+class Inline:
+    """Reads ranges in this process, as they come from another one."""
+
+    def __init__(self) -> None:
+        self.spans: list[tuple[int, int]] = []
+
+    def submit(self, _: Any, file: SourceFile, span: tuple[int, int]) -> Future[Reading]:
+        self.spans.append(span)
+        future: Future[Reading] = Future()
+        future.set_result(pickle.loads(pickle.dumps(read.read_span(file, ENGINES, span))))
+        return future
+
+    def close(self) -> None:
+        pass
+
+
 def staged(path: Path, folder: Path, part: int, **options: Any) -> tuple[Staged, Tables, list[str]]:
     """Stage a file in parts of so many records; what was staged, its rows, and what was said."""
     (file,) = discover([str(path)])[0]
-    redaction, block = options.pop("redaction", None), options.pop("block", 12_000)
+    redaction, block, size = options.pop("redaction", None), options.pop("block", 12_000), options.pop("range_", None)
     folder.mkdir()
-    job = Job(file, IngestOptions(**options), {}, (), {}, {}, folder, redaction)
+    job = Job(file, IngestOptions(**options), {}, (), {}, {}, folder, redaction, 1 if size is None else 2)
     with (
+        patch.object(ranges, "SMALLEST", 0),
+        patch.object(ranges, "RANGE", size),
+        patch.object(ranges, "_STEP", 7),
+        patch.object(ranges, "_pool", lambda processes, chosen: Inline()),
         patch.object(parts, "PART", part),
         patch.object(read, "_BLOCK", block),
         patch.object(read, "BATCH", 1),
@@ -133,7 +156,8 @@ def same(lines: Sequence[str] | bytes, part: int, modified: float | None = None,
         path.write_bytes(lines if isinstance(lines, bytes) else "".join(line + "\n" for line in lines).encode())
         if modified is not None:
             os.utime(path, (modified, modified))
-        whole, rows, _ = staged(path, Path(place) / "whole", 1 << 40, **options)
+        one = {name: option for name, option in options.items() if name != "range_"}
+        whole, rows, _ = staged(path, Path(place) / "whole", 1 << 40, **one)
         made, found, said = staged(path, Path(place) / "parts", part, **options)
     assert found == rows
     own = {"ingested_at", "_files"}
@@ -147,6 +171,10 @@ def same(lines: Sequence[str] | bytes, part: int, modified: float | None = None,
     return said
 
 
+def by_one(said: Sequence[str]) -> bool:
+    return any("read by one" in line for line in said)
+
+
 def in_one_go(said: Sequence[str]) -> bool:
     return any("put together in one go" in line for line in said)
 
@@ -158,6 +186,16 @@ def test_rows_do_not_depend_on_the_parts(acts: list[tuple[int, int]], part: int)
     for kind, number in acts:
         log.act(kind, number)
     same(log.lines, part, year=2026, block=1500)
+
+
+@settings(max_examples=40)
+@given(ACTS, st.integers(1, 12), st.integers(1, 4000))
+def test_nor_on_who_reads_them(acts: list[tuple[int, int]], part: int, size: int) -> None:
+    log = Log(datetime(2026, 5, 6, 12))
+    for kind, number in acts:
+        log.act(kind, number)
+    said = same(log.lines, part, year=2026, block=1500, range_=size)
+    assert not by_one(said) or any(kind == 8 for kind, _ in acts)  # a start may be told of in two parts
 
 
 @settings(max_examples=40)
@@ -232,15 +270,15 @@ def test_a_file_that_grows_while_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     lines = long_log().lines
     path.write_text("".join(line + "\n" for line in lines))
-    begun = parts.InParts._begin
+    begun = parts.InParts.begin
 
-    def grow(self: parts.InParts, of: Any) -> Any:
+    def grow(self: parts.InParts, of: Any = None) -> Any:
         found = begun(self, of)
         with path.open("a") as file:
             file.write(lines[-1].replace("Accepted: ", "Accepted: 1") + "\n")
         return found
 
-    with patch.object(parts.InParts, "_begin", grow):
+    with patch.object(parts.InParts, "begin", grow):
         made, rows, said = staged(path, tmp_path / "parts", 10, year=2026)
     assert in_one_go(said)
     assert made.entry is not None
@@ -268,11 +306,66 @@ def test_a_source_that_is_in_the_lake_is_not_written_again(tmp_path: Path) -> No
     assert not list((tmp_path / "second").rglob("*.parquet"))
 
 
+def test_ranges_end_behind_lines(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.write_bytes(b"a\nlong line\n\n\nb\nno end")
+    (file,) = discover([str(path)])[0]
+    for size in range(1, 30):
+        with patch.object(ranges, "RANGE", size), patch.object(ranges, "_STEP", 3):
+            spans = list(ranges._spans(file))
+        data = path.read_bytes()
+        assert b"".join(data[a:b] for a, b in spans) == data
+        assert all(data[b - 1 : b] == b"\n" for _, b in spans[:-1])
+        assert all(b - a >= size for a, b in spans[:-1])
+
+
+def test_other_processes_read_a_large_log(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.write_text("".join(line + "\n" for line in long_log().lines))
+    (file,) = discover([str(path)])[0]
+    told = []
+    for processes in (1, 2):
+        folder = tmp_path / str(processes)
+        folder.mkdir()
+        job = Job(file, IngestOptions(year=2026), {}, (), {}, {}, folder, None, processes)
+        with patch.object(ranges, "SMALLEST", 0), patch.object(ranges, "RANGE", 20_000):
+            read_by: list[int] = []
+            made = stage(job, ENGINES, Labels(), read_by.append)
+        assert sum(read_by) == path.stat().st_size
+        assert len(read_by) > processes - 1
+        told.append({k: v for k, v in (made.entry or {}).items() if k not in ("ingested_at", "_files")})
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"log":"SpecDecoding metrics: Accep","stream":"stdout","time":"2026-04-19T00:00:00Z"}\n' * 20,
+        "2026-04-19T00:00:00Z stdout P SpecDecoding metrics: Acc\n2026-04-19T00:00:00Z stdout F epted: 1 tokens\n" * 9,
+        '{"record": "round", "accepted": 1, "drafted": 2}\n' * 20,
+    ],
+)
+def test_what_is_no_log_of_single_lines_is_read_by_one(text: str) -> None:
+    assert by_one(same(("x\n" + text).encode(), 10, year=2026, range_=400))
+
+
+@pytest.mark.parametrize(
+    "head", [b"\xff\xfea\0\n\0", b"\xef\xbb\xbfx\n", b'{\n "a": 1', b"\x1f\x8b\x08", b'[{"a": 1},']
+)
+def test_what_may_be_read_by_several(head: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    with patch.object(ranges, "SMALLEST", 10):
+        for text, worth in ((head + b" " * 20, False), (b"INFO: x\n" * 2, True), (b"INFO: x\n", False)):
+            path.write_bytes(text)
+            (file,) = discover([str(path)])[0]
+            assert ranges.is_worth(file) is worth
+
+
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "samples" / "vllm-site").rglob("server.log")), ids=lambda p: p.parent.name
 )
 def test_samples(path: Path) -> None:
-    same(path.read_bytes(), 20)
+    same(path.read_bytes(), 20, range_=50_000)
 
 
 def test_nothing_is_said_of_short_logs(caplog: pytest.LogCaptureFixture) -> None:

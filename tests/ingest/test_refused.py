@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -87,3 +89,16 @@ def test_many_take_few_bytes_each() -> None:
     rows, peak = map(int, done.stdout.split())
     assert rows == 300_000
     assert peak < 60
+
+
+@given(rejects=st.lists(_REJECT, max_size=12), packed=st.integers(0, 12), lines=st.integers(0, 100))
+def test_a_list_that_comes_from_another_process(rejects: list[Reject], packed: int, lines: int) -> None:
+    sent = Refused(rejects[:packed])
+    sent._pack()
+    sent.extend(rejects[packed:])
+    got = pickle.loads(pickle.dumps(sent))
+    assert got == rejects
+    got.shift(lines)
+    assert got == [replace(r, line=r.line + lines) for r in rejects]
+    got.append(rejects[0] if rejects else Reject(1, "x"))
+    assert len(got) == len(rejects) + 1

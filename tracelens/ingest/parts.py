@@ -8,7 +8,7 @@ those of the log in one go, or anything else is out of the ordinary, `Unproved` 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -91,7 +91,7 @@ class InParts:
         self._told: dict[tuple[str, str], list[pl.DataFrame]] = {}
         self.written: Begun | None = None
 
-    def offer(self, parsed: Mapping[str, Parsed], stream: BlockStream) -> None:
+    def offer(self, parsed: Mapping[str, Parsed], stream: BlockStream | None = None) -> None:
         """Take what was found so far where it is a part's worth.
 
         Raises:
@@ -102,16 +102,19 @@ class InParts:
             mine = {surface: frames[surface] for surface in assembly.surfaces if surface in frames}
             if sum(frame.height for parts in mine.values() for frame in parts) < PART:
                 continue
-            if self.written is None:
-                self.written = self._begin(stream)
+            written = self.written or self.begin(stream)
             for surface, parts in mine.items():
-                self.written.surfaces[surface] += sum(frame.height for frame in parts)
+                written.surfaces[surface] += sum(frame.height for frame in parts)
                 del frames[surface]
             made = self._finished(engine, partial(assembly.part, mine))
-            self._keep(engine, made, self.written)
+            self._keep(engine, made, written)
 
-    def _begin(self, stream: BlockStream) -> Begun:
-        """Learn the digest of the whole: the stream need not make it any more."""
+    def begin(self, stream: BlockStream | None = None) -> Begun:
+        """Learn the digest of the whole; a stream that is being read need not make it any more.
+
+        Raises:
+            Unproved: the source is in the lake, or no text in UTF-8.
+        """
         with BlockStream(self._file, block_bytes=_PIECE, checkpoints=self._checkpoints) as whole:
             for _ in whole.pieces():
                 pass
@@ -119,8 +122,10 @@ class InParts:
         scan = figures(whole, broken=True)
         if scan.sha256 in self._known:
             raise Unproved("a source that is in the lake")
-        stream.without_figures()
-        return Begun(scan)
+        if stream is not None:
+            stream.without_figures()
+        self.written = Begun(scan)
+        return self.written
 
     def _keep(self, engine: str, made: Finished, written: Begun) -> None:
         written.rejects += made.rejects
@@ -137,7 +142,7 @@ class InParts:
         Raises:
             Unproved: see `offer`.
         """
-        if self.written is None or engine not in self._assemblies:
+        if self.written is None or engine not in self._assemblies or not (frames or engine in self.written.held):
             return None
         made = self._finished(engine, partial(self._assemblies[engine].rest, frames, context))
         if not self._clocks[engine].holds:
@@ -156,6 +161,11 @@ class InParts:
         except PartsError as why:
             raise Unproved(str(why)) from why
         raise Unproved("; ".join(fault.reason for fault in faults))
+
+    @property
+    def engines(self) -> Collection[str]:
+        """Names of the engines whose lines come in parts."""
+        return self._assemblies.keys()
 
     def write(self, name: str, frame: pl.DataFrame) -> None:
         """Write rows of a table that has days."""

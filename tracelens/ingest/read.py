@@ -51,6 +51,7 @@ class Reading:
     text_sha256: str | None = None
     elements: int | None = None  # of a document: its objects, whose lines are no records
     events: int | None = None  # of a trace
+    parted: bool = False  # some message was written in parts
 
     @property
     def claimed(self) -> int:
@@ -80,8 +81,7 @@ def read(
     """
     parsed = {engine.name: Parsed(rejects=Refused()) for engine in engines}
     rejects: list[Reject] = Refused()
-    keys = [*signals.KEYS, *(key for e in engines for key in e.json_keys)]
-    finder = LineFinder([needle for e in engines for needle in e.needles], keys)
+    finder = _finder(engines)
     with BlockStream(file, checkpoints=checkpoints, takes=signals.is_wanted) as stream:
         pieces = stream.pieces()
         head = next(pieces, b"")
@@ -125,6 +125,36 @@ def read(
         return reading
 
 
+def read_span(file: SourceFile, engines: Sequence[Engine], span: tuple[int, int]) -> Reading:
+    """Read some whole lines of a plain log as `read` would: numbers of lines count from the first of them.
+
+    Args:
+        file: the log, in UTF-8.
+        engines: as in `read`.
+        span: first byte, and the one behind the last.
+    """
+    parsed = {engine.name: Parsed(rejects=Refused()) for engine in engines}
+    rejects: list[Reject] = Refused()
+    finder = _finder(engines)
+    with BlockStream(file, block_bytes=_BLOCK, figures=False, span=span) as stream:
+        for block in stream:
+            finder.add(block)
+            if finder.held >= BATCH:
+                _found(finder, engines, parsed, rejects)
+        _block(finder.finish(), None if finder.joined else finder.found, engines, parsed, rejects)
+        return _reading(stream, finder, parsed, rejects)
+
+
+def is_lines(head: bytes) -> bool:
+    """Whether a source that begins with these bytes is a log of lines, and can be read in any of its places."""
+    return signals.reader_of(head) is None and not _is_one_line(head) and not _opens_document(head)
+
+
+def _finder(engines: Sequence[Engine]) -> LineFinder:
+    keys = [*signals.KEYS, *(key for e in engines for key in e.json_keys)]
+    return LineFinder([needle for e in engines for needle in e.needles], keys)
+
+
 def _reading(stream: BlockStream, finder: LineFinder, parsed: dict[str, Parsed], rejects: list[Reject]) -> Reading:
     rejects += [*stream.problems, *finder.problems]
     return Reading(
@@ -139,6 +169,7 @@ def _reading(stream: BlockStream, finder: LineFinder, parsed: dict[str, Parsed],
         parsed=parsed,
         rejects=rejects,
         text_sha256=stream.text_sha256,
+        parted=finder.parted,
     )
 
 

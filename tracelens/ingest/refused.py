@@ -57,6 +57,15 @@ class Refused(list[Reject]):
 
     __hash__ = None
 
+    def __reduce__(self) -> tuple[Any, ...]:  # from one process to another
+        self._pack()
+        return _restored, (self._lines, self._offsets, self._codes, self._kinds)
+
+    def shift(self, lines: int) -> None:
+        """Count their lines from so many lines before."""
+        self._pack()
+        self._lines = array("q", (self.lines() + lines).tobytes())
+
     def append(self, reject: Reject) -> None:
         """Add one."""
         super().append(reject)
@@ -161,3 +170,9 @@ class Refused(list[Reject]):
         lines = np.frombuffer(self._lines, np.int64) if self._lines else np.zeros(0, np.int64)
         rising = bool((lines[1:] >= lines[:-1]).all())
         return np.arange(len(lines)) if rising else np.argsort(lines, kind="stable")
+
+
+def _restored(lines: array[int], offsets: array[int], codes: array[int], kinds: dict[_Kind, int]) -> Refused:
+    refused = Refused()
+    refused._lines, refused._offsets, refused._codes, refused._kinds = lines, offsets, codes, kinds
+    return refused

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -237,7 +237,7 @@ def _workers(
         def here(batch: Sequence[Job], progress: Progress | None) -> Iterator[Staged]:
             for job in batch:
                 told = None if progress is None else partial(progress, job.file.name)
-                yield stage(job, tools.engines, tools.labels, told)
+                yield stage(replace(job, processes=jobs), tools.engines, tools.labels, told)
 
         yield here
         return

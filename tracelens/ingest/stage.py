@@ -16,6 +16,7 @@ from tracelens.ingest import fast
 from tracelens.ingest.labels import Labels
 from tracelens.ingest.options import Staged
 from tracelens.ingest.parts import InParts
+from tracelens.ingest.ranges import is_worth, read_ranges
 from tracelens.ingest.read import Reading, read, read_lines
 from tracelens.ingest.refused import Refused
 from tracelens.ingest.rows import Naming, run_rows_of
@@ -49,17 +50,21 @@ def _staged(job: Job, engines: Sequence[Engine], labels: Labels, progress: Calla
     quick = _fast(job, engines, labels)
     if quick is not None:
         return quick
-    parts = None if file.path is None else _parts(job, engines, labels)
-    try:
-        return _read(job, engines, labels, progress, parts)
-    except fast.Unproved as why:
-        logs.info(log, "put together in one go", source=file.name, because=why)
-    finally:
-        if parts is not None:
-            parts.close()
-    assert parts is not None
-    parts.drop()
-    return _read(job, engines, labels, None, None)
+    if file.path is not None:
+        ways = (job.processes, 1) if job.processes > 1 and is_worth(file) else (1,)
+        for processes in ways:
+            parts = _parts(job, engines, labels)
+            try:
+                return _read(job, engines, labels, progress, parts, processes)
+            except fast.Unproved as why:
+                logs.info(
+                    log, "put together in one go" if processes == 1 else "read by one", source=file.name, because=why
+                )
+                parts.drop()
+                progress = None  # these bytes were told
+            finally:
+                parts.close()
+    return _read(job, engines, labels, progress)
 
 
 def _parts(job: Job, engines: Sequence[Engine], labels: Labels) -> InParts:
@@ -83,10 +88,14 @@ def _read(
     engines: Sequence[Engine],
     labels: Labels,
     progress: Callable[[int], None] | None,
-    parts: InParts | None,
+    parts: InParts | None = None,
+    processes: int = 1,
 ) -> Staged:
     file = job.file
-    reading = read(file, engines, checkpoints=job.checkpoints, progress=progress, parts=parts)
+    if parts is not None and processes > 1:
+        reading = read_ranges(file, engines, job.options.engine, parts, processes, progress)
+    else:
+        reading = read(file, engines, checkpoints=job.checkpoints, progress=progress, parts=parts)
     if parts is not None:
         reading = parts.checked(reading)
     out = Staged(file.name, file.folder_key, None)

@@ -37,7 +37,7 @@ _WITNESS = 0  # no line of a file has this number
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a worker needs to stage one source."""
+    """What a worker needs to stage one source; `processes` may read it where it is large."""
 
     file: SourceFile
     options: IngestOptions
@@ -47,6 +47,7 @@ class Job:
     adopt: Mapping[str, str]
     staging: Path
     redaction: Redaction | None = None
+    processes: int = 1
 
 
 def place_in(staging: Path) -> Callable[[str], Path]:

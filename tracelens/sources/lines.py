@@ -42,6 +42,7 @@ class LineFinder:
         found: the needles that were in the lines that `take` gave last.
         joined: whether messages in parts were put together in them; those may have begun before.
         problems: messages in parts that never ended.
+        parted: whether there was any message in parts.
         held: bytes of the lines that wait for `take`.
     """
 
@@ -49,6 +50,7 @@ class LineFinder:
         self.envelopes: set[str] = set()
         self.found: set[bytes] = set()
         self.joined = False
+        self.parted = False
         self.held = 0
         words = [needle for needle in dict.fromkeys(needles) if needle]
         keys = [key for key in dict.fromkeys(keys) if key and key not in words]
@@ -83,6 +85,7 @@ class LineFinder:
         """
         taken, joined = self._joiner.split(block)
         self._joined += joined
+        self.parted |= bool(taken)
         self.held += sum(len(one.data) for one in joined)
         hits = self._hits(block.data, document)
         if hits:

@@ -39,7 +39,8 @@ class BlockStream:
     """One source as blocks; a context manager to be iterated once.
 
     `takes` looks at the first bytes and says whether they are of something that is no text and is wanted all the same:
-    it is given as it is. Without `figures` no digest is made: the source is read a second time.
+    it is given as it is. Without `figures` no digest is made: the source is read a second time. `span` is the first
+    byte and the one behind the last of whole lines of a plain file in UTF-8: nothing else is read then.
 
     Attributes, final after iteration:
         compression: gzip, zstd, bz2, xz or none, by the first bytes.
@@ -65,6 +66,7 @@ class BlockStream:
         checkpoints: Sequence[int] = (),
         takes: Callable[[bytes], bool] | None = None,
         figures: bool = True,
+        span: tuple[int, int] | None = None,
     ) -> None:
         self.source = source
         self.compression = "none"
@@ -78,6 +80,7 @@ class BlockStream:
         self._max_line = max_line
         self._takes = takes
         self._figures = figures
+        self._span = span
         self._checkpoints = sorted(set(checkpoints))
         self._hash = hashlib.sha256()
         self._text_hash: Any = None
@@ -141,6 +144,9 @@ class BlockStream:
         """Decompressed pieces; an error ends them and is kept in `_broken`."""
         try:
             file = self._open()
+            if self._span is not None:
+                yield from self._between(file, *self._span)
+                return
             head = file.read(16)
             self.compression = compression_of(head)
             if self.compression == "none":
@@ -162,6 +168,12 @@ class BlockStream:
         if head:
             yield head + (file.read(self._block_bytes) or b"")
         while piece := file.read(self._block_bytes):
+            yield piece
+
+    def _between(self, file: IO[bytes], start: int, end: int) -> Iterator[bytes]:
+        file.seek(start)
+        while start < end and (piece := file.read(min(self._block_bytes, end - start))):
+            start += len(piece)
             yield piece
 
     def _hashed(self) -> Iterator[bytes]:
@@ -187,6 +199,9 @@ class BlockStream:
     def _text(self) -> Iterator[bytes]:
         """Pieces in UTF-8 without a BOM; nothing where the content is no text (it is hashed all the same)."""
         pieces = self._hashed()
+        if self._span is not None:
+            yield from pieces
+            return
         head = b""
         for piece in pieces:
             head = head + piece if head else piece
@@ -254,7 +269,7 @@ class BlockStream:
         """
         carry: list[bytes] = []
         held = 0  # bytes in carry
-        offset = 0  # of the first byte held, or of the next piece
+        offset = 0 if self._span is None else self._span[0]  # of the first byte held, or of the next piece
         dropping = False
         for piece in pieces:
             start = 0

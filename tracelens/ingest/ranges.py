@@ -1,0 +1,165 @@
+"""One large log by several processes: each reads ranges of it, and what they find is put together here in its order.
+
+What is found in a range depends on no other one, but for messages that a container runtime wrote in parts, and for the
+numbers of lines, which count from the range's first and are moved here. What the lines mean is made out of all ranges
+in order (parts.py); where a log is of another kind, `Unproved` sends it to one process.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import closing
+from multiprocessing import get_context
+
+from tracelens.engines.base import Engine, Parsed
+from tracelens.ingest import signals
+from tracelens.ingest.fast import Unproved
+from tracelens.ingest.parts import InParts
+from tracelens.ingest.read import Reading, is_lines, read_span
+from tracelens.ingest.refused import Refused
+from tracelens.sources.discover import SourceFile
+from tracelens.sources.stream import BlockStream
+
+# Below this the start of the processes costs more than it saves.
+SMALLEST = 1 << 30
+RANGE = 64 << 20
+_STEP = 1 << 20
+_AHEAD = 2  # ranges a process that wait to be put together
+
+
+def is_worth(file: SourceFile) -> bool:
+    """Whether a file is a large log, plain and in UTF-8."""
+    if file.path is None or (file.size or 0) < SMALLEST:
+        return False
+    with BlockStream(file, block_bytes=1 << 16, takes=signals.is_wanted) as stream:
+        head = next(stream.pieces(), b"")
+        plain = stream.compression == "none" and stream.encoding == "utf-8"
+    return plain and not stream.binary and is_lines(head)
+
+
+def read_ranges(
+    file: SourceFile,
+    engines: Sequence[Engine],
+    chosen: str,
+    parts: InParts,
+    processes: int,
+    progress: Callable[[int], None] | None = None,
+) -> Reading:
+    """Read a log by some processes.
+
+    Args:
+        file: see `is_worth`.
+        engines: readers.
+        chosen: the option that names them.
+        parts: puts the lines together.
+        processes: so many.
+        progress: as `read`.
+
+    Raises:
+        Unproved: it is to be read by one process.
+    """
+    whole = Reading("", 0, 0, "", "", (), False, {}, {e.name: Parsed(rejects=Refused()) for e in engines}, Refused())
+    envelopes: set[str] = set()
+    with closing(_pool(processes, chosen)) as pool:
+        waiting = deque[Future[Reading]]()
+        spans = _spans(file)
+        for span in _some(spans, processes * _AHEAD):
+            waiting.append(pool.submit(_read, file, span))
+        scan = parts.begin().scan
+        while waiting:
+            found = waiting.popleft().result()
+            for span in _some(spans, 1):
+                waiting.append(pool.submit(_read, file, span))
+            _add(whole, found, parts)
+            envelopes.update(found.envelopes)
+            parts.offer(whole.parsed)
+            if progress is not None:
+                progress(found.bytes)
+    whole.sha256, whole.prefixes, whole.text_sha256 = scan.sha256, scan.prefixes, scan.text_sha256
+    whole.encoding, whole.compression = scan.encoding, scan.compression
+    whole.envelopes = tuple(sorted(envelopes))
+    return whole
+
+
+class _Pool:
+    """Processes that read ranges; none is left behind, whatever ended the work."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self.submit = executor.submit
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _pool(processes: int, chosen: str) -> _Pool:
+    return _Pool(ProcessPoolExecutor(processes, get_context("spawn"), _start, (chosen,)))
+
+
+_engines: list[Engine] = []  # set once, when a process starts
+
+
+def _start(chosen: str) -> None:
+    from tracelens.cli import without_pandas
+    from tracelens.engines import load
+
+    without_pandas()
+    _engines[:] = load(chosen)
+
+
+def _read(file: SourceFile, span: tuple[int, int]) -> Reading:
+    return read_span(file, _engines, span)
+
+
+def _some(spans: Iterator[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:
+    for _ in range(count):
+        span = next(spans, None)
+        if span is not None:
+            yield span
+
+
+def _spans(file: SourceFile) -> Iterator[tuple[int, int]]:
+    """Ranges that end behind a line end."""
+    assert file.path is not None
+    start = 0
+    with file.path.open("rb", buffering=0) as handle:
+        while start < (file.size or 0):
+            end = start + RANGE
+            handle.seek(end)
+            while piece := handle.read(_STEP):
+                at = piece.find(b"\n")
+                end += len(piece) if at < 0 else at + 1
+                if at >= 0:
+                    break
+            yield start, min(end, file.size or 0)
+            start = end
+
+
+def _add(whole: Reading, found: Reading, parts: InParts) -> None:
+    """Add what was found in the next range.
+
+    Raises:
+        Unproved: its meaning may depend on other ranges.
+    """
+    import polars as pl
+
+    if found.parted:
+        raise Unproved("messages in parts")
+    if others := [e for e, p in found.parsed.items() if (p.frames or p.rejects) and e not in parts.engines]:
+        raise Unproved(f"records of {', '.join(others)}")
+    line = pl.col("line") + whole.lines
+    for engine, parsed in found.parsed.items():
+        parsed.frames = {s: [f.with_columns(line) for f in frames] for s, frames in parsed.frames.items()}
+        parsed.rejects = _shifted(parsed.rejects, whole.lines)
+        whole.parsed[engine].merge(parsed)
+    whole.rejects.extend(_shifted(found.rejects, whole.lines))
+    whole.lines += found.lines
+    whole.bytes += found.bytes
+
+
+def _shifted(rejects: Sequence[object], lines: int) -> Refused:
+    assert isinstance(rejects, Refused)
+    rejects.shift(lines)
+    return rejects
