@@ -17,6 +17,7 @@ from tracelens.engines.base import Engine, Parsed
 from tracelens.ingest import signals
 from tracelens.ingest.fast import Unproved
 from tracelens.ingest.parts import InParts
+from tracelens.ingest.processes import shared_cores
 from tracelens.ingest.read import Reading, is_lines, read_span
 from tracelens.ingest.refused import Refused
 from tracelens.sources.discover import SourceFile
@@ -62,7 +63,7 @@ def read_ranges(
     """
     whole = Reading("", 0, 0, "", "", (), False, {}, {e.name: Parsed(rejects=Refused()) for e in engines}, Refused())
     envelopes: set[str] = set()
-    with closing(_pool(processes, chosen)) as pool:
+    with shared_cores(processes), closing(_pool(processes, chosen)) as pool:
         waiting = deque[Future[Reading]]()
         spans = _spans(file)
         for span in _some(spans, processes * _AHEAD):

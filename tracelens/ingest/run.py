@@ -19,6 +19,7 @@ from tracelens.executors import Executor
 from tracelens.ingest import copies, signals
 from tracelens.ingest.labels import Labels, read_labels, read_rules
 from tracelens.ingest.options import IngestOptions, Staged, Summary
+from tracelens.ingest.processes import shared_cores
 from tracelens.ingest.redact import held, redaction_of
 from tracelens.ingest.rows import parse_sets
 from tracelens.ingest.spread import stage_spread
@@ -42,6 +43,7 @@ _SPREAD_SOURCES = 4096
 _SPREAD_BYTES = 64 << 30
 # Below this the start of worker processes costs more than it saves.
 _PARALLEL_BYTES = 64 << 20
+_A_FILE = 1 << 20  # what a file costs beside its bytes, in bytes
 
 # What `Naming.started` makes of a start without a date, behind the engine's name.
 _NUMBERED = re.compile(r"\d+-[0-9a-f]{6}")
@@ -231,7 +233,7 @@ def _workers(
         yield elsewhere
         return
     jobs = options.jobs or os.cpu_count() or 1
-    total = sum(f.size or 0 for f in files)
+    total = sum((f.size or 0) + _A_FILE for f in files)
     if jobs == 1 or len(files) < 2 or total < _PARALLEL_BYTES or any(f.path is None for f in files):
 
         def here(batch: Sequence[Job], progress: Progress | None) -> Iterator[Staged]:
@@ -244,8 +246,8 @@ def _workers(
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    start = (options, tools.labels, logs.level())
-    with ProcessPoolExecutor(min(jobs, len(files)), get_context("spawn"), _start_worker, start) as pool:
+    start, workers = (options, tools.labels, logs.level()), min(jobs, len(files))
+    with shared_cores(workers), ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, start) as pool:
 
         def there(batch: Sequence[Job], progress: Progress | None) -> Iterator[Staged]:
             for job, staged in zip(batch, pool.map(_stage_in_worker, batch), strict=True):
