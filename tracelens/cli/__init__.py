@@ -156,7 +156,10 @@ def _what_to_do(said: str) -> str:
     """What stands behind an error of a file: a healthy lake must not be taken apart for a race or a full disk."""
     text = said.lower()
     if "no such file" in text or "no files found" in text:
-        return "read: another process took it away meanwhile; run the command again"
+        return (
+            "read: another process took it away meanwhile; run the command again (gone for good: `tracelens forget "
+            "--missing`)"
+        )
     if "no space left" in text or "quota exceeded" in text:
         return "written: the disk is full; make room and run the command again"
     if "could not write" in text or "write failed" in text or "failed to write" in text:
