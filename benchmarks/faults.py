@@ -2,6 +2,7 @@
 
     faults      an error of the disk (EIO, ENOSPC), and a kill -9, at every write, make, rename, remove and fsync of an
                 ingest that makes a lake and of one that replaces a source in it
+    forgets     the same of `tracelens forget` with sources of their own files and of a merged one
     kills       kill -9 of an ingest at a moment drawn by chance
     fuzz        samples of every surface, damaged: bits, cuts, doubled and swapped pieces, huge and odd numbers, nesting
     canaries    secrets of 38 kinds in every surface's sample; what the tool wrote and said is searched for them
@@ -57,12 +58,12 @@ def _logs(folder: Path) -> Path:
     return folder
 
 
-def _asked(logs: Path, cases: Sequence[tuple[str, int, Path]]) -> list[dict[str, Any]]:
+def _asked(cases: Sequence[tuple[str, int, Path]], *asked: str | Path) -> list[dict[str, Any]]:
     import faults
 
     told = "".join(f"{kind} {step} {lake}\n" for kind, step, lake in cases)
     done = subprocess.run(
-        [sys.executable, faults.__file__, str(logs)], input=told, capture_output=True, text=True, check=False,
+        [sys.executable, faults.__file__, *map(str, asked)], input=told, capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path[:3])},
     )  # fmt: skip
     answers = [json.loads(line) for line in done.stdout.splitlines()]
@@ -88,7 +89,7 @@ def injected(work: Path, quick: bool) -> list[Row]:
     """A fault at the steps of `which_steps` of a first ingest, and of one that replaces a source."""
     import faults
     from ingest_logs import log, run
-    from test_ingest_crash import clone, server_lines
+    from test_ingest_crash import server_lines
 
     begun = time.monotonic()
     logs = _logs(work / "logs")
@@ -98,24 +99,51 @@ def injected(work: Path, quick: bool) -> list[Row]:
     run(earlier, work / "short")
     counts = {kind: [0, 0] for kind in faults.KINDS}
     for name, base in (("first", None), ("replacing", earlier)):
-        calm = work / f"{name}-calm"
-        if base is not None:
-            clone(base, calm)
-        [undisturbed] = _asked(logs, [("kill", -1, calm)])
-        steps = range(1, undisturbed["steps"] + 1, _EVERY[quick])
-        cases = [(kind, step, work / f"{name}-{kind}-{step}") for step in steps for kind in faults.KINDS]
-        for _, _, lake in cases if base is not None else ():
-            clone(base, lake)
-        for (kind, _, _), answer in zip(cases, _asked(logs, cases), strict=True):
-            counts[kind][0] += 1
-            counts[kind][1] += _is_whole(answer, undisturbed["rows"])
-    seconds = time.monotonic() - begun
+        _faulted(work / name, base, [logs], _EVERY[quick], counts)
+    return _fault_rows("an ingest", counts, quick, time.monotonic() - begun)
+
+
+def forgotten(work: Path, quick: bool) -> list[Row]:
+    """The same of a forget: of a source that has files of its own, and of one whose rows lie with another's."""
+    import faults
+    from test_ingest_crash import shared_lake
+
+    begun = time.monotonic()
+    lake, asked = shared_lake(work)
+    counts = {kind: [0, 0] for kind in faults.KINDS}
+    _faulted(work / "forgetting", lake, asked, _EVERY[quick], counts)
+    return _fault_rows("a forget", counts, quick, time.monotonic() - begun)
+
+
+def _faulted(
+    work: Path, base: Path | None, asked: Sequence[str | Path], apart: int, counts: dict[str, list[int]]
+) -> None:
+    """Fail at one step in so many of a command, each in a copy of a lake; adds how often, and how often it survived."""
+    import faults
+    from test_ingest_crash import clone
+
+    work.mkdir()
+    if base is not None:
+        clone(base, work / "calm")
+    [undisturbed] = _asked([("kill", -1, work / "calm")], *asked)
+    steps = range(1, undisturbed["steps"] + 1, apart)
+    cases = [(kind, step, work / f"{kind}-{step}") for step in steps for kind in faults.KINDS]
+    for _, _, lake in cases if base is not None else ():
+        clone(base, lake)
+    for (kind, _, _), answer in zip(cases, _asked(cases, *asked), strict=True):
+        counts[kind][0] += 1
+        counts[kind][1] += _is_whole(answer, undisturbed["rows"])
+
+
+def _fault_rows(what: str, counts: dict[str, list[int]], quick: bool, seconds: float) -> list[Row]:
+    import faults
+
     errors = [sum(counts[k][i] for k in faults.KINDS if k != "kill") for i in (0, 1)]
     where = which_steps(quick)
     return [
-        Row(f"disk errors (EIO, ENOSPC), one at {where} of an ingest", f"{errors[0]} injected",
+        Row(f"disk errors (EIO, ENOSPC), one at {where} of {what}", f"{errors[0]} injected",
             f"{errors[1]} survived", seconds),
-        Row(f"kill -9 at {where} of an ingest", f"{counts['kill'][0]} kills", f"{counts['kill'][1]} survived", 0.0),
+        Row(f"kill -9 at {where} of {what}", f"{counts['kill'][0]} kills", f"{counts['kill'][1]} survived", 0.0),
     ]  # fmt: skip
 
 
@@ -341,7 +369,7 @@ def crowded(work: Path, quick: bool) -> list[Row]:
     ]  # fmt: skip
 
 
-RUNS: tuple[Callable[[Path, bool], list[Row]], ...] = (injected, killed, fuzzed, planted, crowded)
+RUNS: tuple[Callable[[Path, bool], list[Row]], ...] = (injected, forgotten, killed, fuzzed, planted, crowded)
 
 
 def main() -> None:

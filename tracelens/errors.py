@@ -23,6 +23,12 @@ class ReaderFaultError(TracelensError):
     exit_code = 4
 
 
+class FaultError(TracelensError):
+    """A fault of ours that ended work elsewhere: here there is no exception to show, but its kind and place."""
+
+    exit_code = 4
+
+
 class InputError(TracelensError, ValueError):
     """Usage or input error: a path, an option, a label file, a lake that cannot be used; a ValueError for Python."""
 

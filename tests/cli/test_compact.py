@@ -102,7 +102,7 @@ def test_a_label_that_comes_too_late_is_told(tool: Tool) -> None:
     assert tool("compact", "--before", "2026-05-07")[0] == 0
     code, out, _ = tool("label", "labels.csv")
     assert code == 0
-    assert out.startswith("changed nothing in 0 files\n1 of 1 labelled ids are not in the lake\n")
+    assert out.startswith("changed nothing in 0 files\n1 of 1 labelled id is not in the lake\n")
     assert "rounds of days up to 2026-05-06 are rolled up" in out
     assert json.loads(tool("label", "labels.csv", "--json")[1])["rolled_until"] == "2026-05-06"
 

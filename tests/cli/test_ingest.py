@@ -59,10 +59,10 @@ def test_the_summary(tool: Tool, log: Path) -> None:
     code, out, err = tool("ingest", log, "--year", "2026")
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0] == f"1 source, {log.stat().st_size} B: 1 windows -> lake"
-    assert lines[1].split() == ["vllm.v1_line", "1", "records"]
+    assert lines[0] == f"1 source, {log.stat().st_size} B: 1 window -> lake"
+    assert lines[1].split() == ["vllm.v1_line", "1", "record"]
     assert lines[2:5] == [
-        "1 records refused (kept in the table rejects):",
+        "1 record refused (kept in the table rejects):",
         "         1 x incomplete line: no drafted",
         "           e.g. server.log:3: incomplete line: no drafted",
     ]
@@ -111,8 +111,8 @@ def test_a_second_time_says_so_and_is_no_failure(tool: Tool, log: Path) -> None:
 def test_strict(tool: Tool, log: Path, tmp_path: Path) -> None:
     code, out, err = tool("ingest", log, "--strict")
     assert code == 1
-    assert "1 windows" in out  # what is good is kept all the same
-    assert err.startswith("Error: --strict: 1 records were refused")
+    assert "1 window" in out  # what is good is kept all the same
+    assert err.startswith("Error: --strict: 1 record was refused")
     (tmp_path / "good.log").write_text(GOOD.replace("150", "151") + "\n")
     assert tool("ingest", "good.log", "--strict")[0] == 0
 

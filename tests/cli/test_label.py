@@ -36,9 +36,9 @@ def tool(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest
 
 def test_what_was_changed(tool: Tool) -> None:
     Path("labels.csv").write_text("request_id,task_type\na.1,chat\nelsewhere,x\n")
-    told = "changed 1 rounds, 1 requests in 2 files\n1 of 2 labelled ids are not in the lake\n"
+    told = "changed 1 round, 1 request in 2 files\n1 of 2 labelled ids is not in the lake\n"
     assert tool("label", "labels.csv") == (0, told, "")
-    again = "changed nothing in 0 files\n1 of 2 labelled ids are not in the lake\n"
+    again = "changed nothing in 0 files\n1 of 2 labelled ids is not in the lake\n"
     assert tool("label", "labels.csv") == (0, again, "")
 
 
@@ -53,7 +53,7 @@ def test_json(tool: Tool) -> None:
 
 def test_rules(tool: Tool) -> None:
     Path("tracelens.toml").write_text('[[task]]\ntype = "chat"\nrequest_id = "a"\n')
-    assert tool("label", "tracelens.toml") == (0, "changed 1 rounds, 1 requests in 2 files\n", "")
+    assert tool("label", "tracelens.toml") == (0, "changed 1 round, 1 request in 2 files\n", "")
     code, out, _ = tool(
         "query", "select task_type, count(*) as n from requests group by all order by all", "--format", "json"
     )

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 import time
+from pathlib import Path
 
+import buckets
 import pytest
 
-from tracelens.cli import waiting
-from tracelens.lake import progress
+from tracelens.cli import run, waiting
+from tracelens.lake import lease, progress
+from tracelens.lake.bucket import Bucket
 
 
 class Terminal(io.StringIO):
@@ -65,3 +69,27 @@ def test_an_error_passes_and_takes_the_bar_along(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ZeroDivisionError), waiting.waiting():
         _work(1 / 0)
     assert progress._current.get() is None
+
+
+@pytest.mark.parametrize("notice", [0.0, 60.0])
+def test_a_wait_for_a_killed_writer_is_told_once_and_beside_the_answer(
+    notice: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"ts":"2026-05-06T12:00:00Z","drafted":3,"accepted":1,"emitted":2}\n')
+    with buckets.in_memory() as lake:
+        ingest = ["ingest", str(tmp_path / "a.jsonl"), "--lake", str(lake), "--json"]
+        assert run(ingest) == 0
+        assert capsys.readouterr().err == ""
+        monkeypatch.setattr(lease, "NOTICE", notice)
+        Bucket(lake).create(f"{lease.PREFIX}/lease-000000000099.json", b'{"owner": "killed"}')
+        buckets.objects.objects_of.cache_clear()
+        assert run([*ingest, "--replace"]) == 0
+        out, err = capsys.readouterr()
+    assert json.loads(out)["sources"] == 1
+    told = "waiting for the lake at memory://bucket/lake: another writer holds it, or was killed"
+    assert [line.startswith(told) for line in err.splitlines()] == ([True] if not notice else [])
+
+
+def test_a_program_that_imports_tracelens_hears_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    progress.notice("why")
+    assert capsys.readouterr() == ("", "")

@@ -6,12 +6,15 @@ import importlib.util
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from tracelens.cli import run
-from tracelens.errors import InputError
+from tracelens.cli import FAULT, _failed, run
+from tracelens.errors import FaultError, InputError
 from tracelens.executors import spark
 from tracelens.executors.spark import Spark
 
@@ -133,6 +136,75 @@ CALLED = "An error occurred while calling None.org.apache.spark.api.java.JavaSpa
 )  # fmt: skip
 def test_why_spark_does_not_start_is_a_line(error: str, heard: str, said: str) -> None:
     assert spark._start_reason(RuntimeError(error), heard) == said
+
+
+class Cluster:
+    """What `Spark.run` asks of a Spark context; each task runs when its result is asked for."""
+
+    def broadcast(self, value: Any) -> Any:
+        return SimpleNamespace(value=value, unpersist=lambda: None)
+
+    def parallelize(self, tasks: list[Any], _: int) -> Any:
+        def mapped(told: Callable[[Any], Any]) -> Any:
+            results = SimpleNamespace(
+                foreach=lambda act: None, toLocalIterator=lambda: map(told, tasks), unpersist=lambda: None
+            )
+            results.persist = lambda level: results
+            return results
+
+        return SimpleNamespace(map=mapped)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Spark:
+    monkeypatch.setitem(sys.modules, "pyspark", SimpleNamespace(StorageLevel=SimpleNamespace(DISK_ONLY=None)))
+    found = Spark("local[2]")
+    found._context = Cluster()
+    return found
+
+
+def task(common: Exception | None, task: int) -> int:
+    if common is not None:
+        raise common
+    return 2 * task
+
+
+def test_answers_come_in_order(cluster: Spark) -> None:
+    assert list(cluster.run(task, None, [3, 1])) == [6, 2]
+
+
+@pytest.mark.parametrize("error", [KeyError("secret"), AssertionError("secret"), ZeroDivisionError("secret")])
+def test_a_fault_of_ours_in_a_task_is_one(cluster: Spark, error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(FaultError) as raised:
+        list(cluster.run(task, error, [1]))
+    assert _failed(raised.value, debug=False) == FAULT == 4
+    told = capsys.readouterr().err
+    kind = type(error).__name__
+    assert f"in a task of Spark at local[2]: {kind} at tracelens/executors/spark.py:" in told
+    assert "run again with --debug" in told
+    assert "secret" not in told
+    assert _failed(raised.value, debug=True) == FAULT
+    assert f"{kind}: " in capsys.readouterr().err
+
+
+class IOException(Exception):  # noqa: N818 - as DuckDB calls it
+    """What DuckDB raises where a file can't be read."""
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (InputError("no such zone"), "^no such zone$"),
+        (OSError(5, "Input/output error"), "^Spark gave up on a task at local"),
+        (MemoryError(), "^Spark gave up on a task at local"),
+        (ModuleNotFoundError("No module named 'tracelens'"), "^Spark gave up on a task at local"),
+        (IOException("x"), "^Spark gave up on a task at local"),
+    ],
+)
+def test_what_the_user_can_mend_is_no_fault_of_ours(cluster: Spark, error: Exception, said: str) -> None:
+    with pytest.raises(InputError, match=said) as raised:
+        list(cluster.run(task, error, [1]))
+    assert raised.value.exit_code == 3
 
 
 def test_pyspark_is_not_loaded_unasked() -> None:

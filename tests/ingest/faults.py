@@ -1,9 +1,9 @@
 """Ingests in processes of their own that are killed, or whose disk fails, at any step that they take to the disk.
 
 Run as a script it reads `KIND STEP LAKE` from stdin: it forks, and the child ingests the logs of the command line
-into the lake. At the n-th file that it opens to write, makes, renames, removes or waits for, it is killed as by kill -9
-or gets an error from the system. Another child looks at what is left and runs the same command again. Nothing has
-started a thread before the forks.
+into the lake, or with `--forget` forgets the sources of these names. At the n-th file that it opens to write, makes,
+renames, removes or waits for, it is killed as by kill -9 or gets an error from the system. Another child looks at what
+is left and runs the same command again. Nothing has started a thread before the forks.
 """
 
 from __future__ import annotations
@@ -81,27 +81,36 @@ def whole(lake: Path) -> bool:
     return not any(counts.values())
 
 
-def _fail(kind: str, at: int, lake: Path, paths: list[str]) -> dict[str, Any]:
-    from tracelens.errors import InputError
+def _act(lake: Path, asked: list[str]) -> None:
+    """What the command line says: logs to ingest, or `--forget` and names of sources."""
     from tracelens.ingest.options import IngestOptions
     from tracelens.ingest.run import ingest
+    from tracelens.lake import ledger
+    from tracelens.lake.forget import forget_named
+
+    if asked[0] != "--forget":
+        ingest(asked, lake, IngestOptions(year=2026, jobs=1))
+        return
+    left = {entry.name for entry in ledger.read(lake).entries}  # who runs it again may have nothing left to forget
+    forget_named(lake, [name for name in asked[1:] if name in left])
+
+
+def _fail(kind: str, at: int, lake: Path, asked: list[str]) -> dict[str, Any]:
+    from tracelens.errors import InputError
 
     count = arm(kind, at, str(lake))
     try:
-        ingest(paths, lake, IngestOptions(year=2026, jobs=1))
+        _act(lake, asked)
     except (OSError, InputError) as error:
         return {"how": kind, "steps": count[0], "said": str(error)}
     return {"how": "done", "steps": count[0]}
 
 
-def _again(lake: Path, paths: list[str]) -> dict[str, Any]:
+def _again(lake: Path, asked: list[str]) -> dict[str, Any]:
     from ingest_logs import everything
 
-    from tracelens.ingest.options import IngestOptions
-    from tracelens.ingest.run import ingest
-
     left = whole(lake)
-    ingest(paths, lake, IngestOptions(year=2026, jobs=1))
+    _act(lake, asked)
     staged = [p.name for p in (lake / ".staging").iterdir() if p.is_dir()]
     return {"whole": left, "rows": hashlib.sha256(repr(everything(lake)).encode()).hexdigest(), "staged": staged}
 
@@ -122,7 +131,7 @@ def _in_child(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return answer
 
 
-def main(paths: list[str]) -> None:
+def main(asked: list[str]) -> None:
     """Answer each line of stdin with one of JSON."""
     for name in _IMPORTED_ONCE:
         with suppress(ImportError):
@@ -130,8 +139,8 @@ def main(paths: list[str]) -> None:
     for line in sys.stdin:
         kind, at, place = line.split()
         lake = Path(place)
-        ended = _in_child(lambda: _fail(kind, int(at), lake, paths))  # noqa: B023 - called before the next line
-        after = _in_child(lambda: _again(lake, paths))  # noqa: B023
+        ended = _in_child(lambda: _fail(kind, int(at), lake, asked))  # noqa: B023 - called before the next line
+        after = _in_child(lambda: _again(lake, asked))  # noqa: B023
         print(json.dumps(ended | after), flush=True)
 
 

@@ -14,6 +14,8 @@ import faults
 import pytest
 from ingest_logs import everything, interval, jsonl, log, received, response, run, start, stored, table
 
+from tracelens.compact.run import compact
+
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="kill -9 and advisory locks")
 
 
@@ -35,20 +37,20 @@ def grow(logs: Path) -> None:
     (logs / "r.jsonl").write_text(jsonl(response("chatcmpl-sum.1"), response("b", (1,)), '{"num_spec_steps": '))
 
 
-def failed(logs: Path, cases: Sequence[tuple[str, int, Path]]) -> list[dict[str, Any]]:
+def failed(cases: Sequence[tuple[str, int, Path]], *asked: str | Path) -> list[dict[str, Any]]:
     """Ingest into each lake, fail at its step, look at what is left and ingest again; see faults.py."""
     told = "".join(f"{kind} {step} {lake}\n" for kind, step, lake in cases)
-    command = [sys.executable, faults.__file__, str(logs)]
+    command = [sys.executable, faults.__file__, *map(str, asked)]
     done = subprocess.run(command, input=told, capture_output=True, text=True, check=False, timeout=900)
     ended = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(ended) == len(cases), done.stderr
     return ended
 
 
-def sampled(steps: int) -> list[tuple[str, int]]:
-    """Every step with every fault where that is asked for, else a dozen of them, the kinds in turn."""
+def sampled(steps: int, apart: int = 16) -> list[tuple[str, int]]:
+    """Every step with every fault where that is asked for, else one in so many, the kinds in turn."""
     every = [(kind, step) for step in range(1, steps + 1) for kind in faults.KINDS]
-    return every if os.environ.get("TRACELENS_EVERY_FAULT") else every[:: 16 * len(faults.KINDS) + 1]
+    return every if os.environ.get("TRACELENS_EVERY_FAULT") else every[:: apart * len(faults.KINDS) + 1]
 
 
 def survived(cases: Sequence[tuple[str, int, Path]], ended: Sequence[dict[str, Any]], expected: str) -> None:
@@ -73,14 +75,39 @@ def test_a_fault_at_any_step_and_then_the_rows_of_an_undisturbed_run(logs: Path,
     clone(lake, calm)
     before = everything(lake)
     grow(logs)
-    [undisturbed] = failed(logs, [("kill", -1, calm)])
+    [undisturbed] = failed([("kill", -1, calm)], logs)
     assert undisturbed["how"] == "done"
     assert undisturbed["steps"] > 50
     assert len(everything(calm)["windows"]) == 8 != len(before["windows"])  # nine lines, one of them broken
     cases = [(kind, step, tmp_path / f"lake-{kind}-{step}") for kind, step in sampled(undisturbed["steps"])]
     for _, _, again in cases:
         clone(lake, again)
-    survived(cases, failed(logs, cases), undisturbed["rows"])
+    survived(cases, failed(cases, logs), undisturbed["rows"])
+
+
+def test_a_fault_at_any_step_of_a_forget(tmp_path: Path) -> None:
+    """A source with files of its own, and one whose rows lie with another's; both go, or none of them."""
+    lake, asked = shared_lake(tmp_path)
+    calm = tmp_path / "calm"
+    clone(lake, calm)
+    [undisturbed] = failed([("kill", -1, calm)], *asked)
+    assert undisturbed["how"] == "done"
+    assert [row["name"] for row in table(calm, "sources")] == ["a.jsonl"]
+    cases = [(kind, step, tmp_path / f"lake-{kind}-{step}") for kind, step in sampled(undisturbed["steps"], 4)]
+    for _, _, again in cases:
+        clone(lake, again)
+    survived(cases, failed(cases, *asked), undisturbed["rows"])
+
+
+def shared_lake(folder: Path) -> tuple[Path, tuple[str, ...]]:
+    """A lake of which two sources were merged, and what faults.py is asked to forget of it."""
+    lake = folder / "lake"
+    for name in "abc":
+        (folder / f"{name}.jsonl").write_text(jsonl(response(name, (1, 2)), '{"num_spec_steps": '))
+    run(lake, folder / "a.jsonl", folder / "b.jsonl")
+    compact(lake)
+    run(lake, folder / "c.jsonl")
+    return lake, ("--forget", "b.jsonl", "c.jsonl")
 
 
 def clone(lake: Path, to: Path) -> None:
@@ -90,9 +117,9 @@ def clone(lake: Path, to: Path) -> None:
 
 
 def test_a_first_ingest_that_fails_leaves_a_lake_that_can_be_used(logs: Path, tmp_path: Path) -> None:
-    [undisturbed] = failed(logs, [("kill", -1, tmp_path / "calm")])
+    [undisturbed] = failed([("kill", -1, tmp_path / "calm")], logs)
     cases = [(kind, step, tmp_path / f"lake-{kind}-{step}") for kind, step in sampled(undisturbed["steps"])]
-    survived(cases, failed(logs, cases), undisturbed["rows"])
+    survived(cases, failed(cases, logs), undisturbed["rows"])
 
 
 @pytest.mark.long

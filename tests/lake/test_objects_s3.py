@@ -118,6 +118,32 @@ def test_a_lake_on_s3_gives_a_folder_s_figures(lake: Path, tmp_path: Path, capfd
     assert "already in the lake" in local[2][1]
 
 
+def test_a_lost_object_is_told_with_its_remedy_which_mends_the_lake(
+    lake: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    line = '{{"request_id": "{0}-{1}", "ts": "2026-05-01T10:00:{1:02d}Z", "accepted": 1, "drafted": 3}}\n'
+    for name in "ab":
+        (tmp_path / f"{name}.jsonl").write_text("".join(line.format(name, i) for i in range(20)))
+        assert command(["ingest", str(tmp_path / f"{name}.jsonl"), "--lake", str(lake)]) == 0
+    [lost, _] = sorted(key for key in Bucket(lake).list("rounds/date=2026-05-01"))
+    Bucket(lake).delete(lost)
+    objects.objects_of.cache_clear()
+    capfd.readouterr()
+    assert command(["report", "--lake", str(lake)]) == 3
+    told = capfd.readouterr().err
+    assert lost in told
+    assert f"`tracelens forget --missing --lake {lake}`" in told
+    assert command(["forget", "--missing", "--json", "--lake", str(lake)]) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    [gone] = [source["name"] for source in json.loads(out)["sources"]]
+    assert command(["report", "--lake", str(lake)]) == 0
+    assert command(["ingest", str(tmp_path / gone), "--lake", str(lake)]) == 0
+    capfd.readouterr()
+    assert command(["query", "select count(*) as n from rounds", "--json", "--lake", str(lake)]) == 0
+    assert json.loads(capfd.readouterr().out) == [{"n": 40}]
+
+
 def rounds(folder: Path) -> Path:
     """Three days of rounds, the days apart in files of some size."""
     folder.mkdir()

@@ -35,7 +35,7 @@ from tracelens.analysis.gap import gap
 from tracelens.analysis.report import report
 from tracelens.analysis.session import Question, opened
 from tracelens.analysis.sql import named
-from tracelens.errors import InputError
+from tracelens.errors import FaultError, InputError
 from tracelens.executors.spark import Spark
 from tracelens.ingest.run import IngestOptions, ingest
 from tracelens.reporters import reporter
@@ -214,6 +214,14 @@ def test_a_spark_that_does_not_start_says_why_in_a_line(samples: Path) -> None:
 def test_a_task_that_always_dies(spark: Spark) -> None:
     with pytest.raises(InputError, match=r"Spark gave up on a task .* its executor died each time"):
         list(spark.run(operator.call, os._exit, [1]))  # of modules that executors have, too
+
+
+def test_a_fault_of_ours_in_a_task_is_told_as_one_and_at_once(spark: Spark) -> None:
+    with pytest.raises(
+        FaultError, match=r"in a task of Spark .*: KeyError at tracelens/executors/spark\.py:"
+    ) as raised:
+        list(spark.run(operator.getitem, {}, ["a record"]))
+    assert "a record" not in str(raised.value)
 
 
 def test_a_lake_that_no_executor_sees(tmp_path: Path, spark: Spark, many: Path) -> None:

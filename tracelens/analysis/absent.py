@@ -9,6 +9,7 @@ from tracelens.analysis.matching import label_names
 from tracelens.analysis.results import BUCKETS, NOTHING, Stratum, Value, Warning
 from tracelens.analysis.selection import label_keys
 from tracelens.analysis.similar import did_you_mean
+from tracelens.wording import many
 
 if TYPE_CHECKING:
     import duckdb
@@ -40,10 +41,7 @@ def nothing_selected(con: duckdb.DuckDBPyConnection, given: Sequence[str], where
         return [Warning(NOTHING, "Nothing to report: the lake holds no records.")]
     times = f" from {span[0]:%Y-%m-%d %H:%M} to {span[1]:%Y-%m-%d %H:%M} UTC" if span[0] else " without a date"
     filters = f"{', '.join(given[:-1])} and {given[-1]}" if len(given) > 1 else "".join(given) or "the selection"
-    text = (
-        f"Nothing to report: no record meets {filters}; "
-        f"the lake holds {span[2]} run{'' if span[2] == 1 else 's'} with records{times}."
-    )
+    text = f"Nothing to report: no record meets {filters}; the lake holds {many(span[2], 'run')} with records{times}."
     return [Warning(NOTHING, text + _unknown_labels(con, where))]
 
 

@@ -9,6 +9,7 @@ from tracelens.analysis.alarms import baseline, collect, looked_at, pooling
 from tracelens.analysis.alarms.chosen import count, rows
 from tracelens.analysis.results import Stratum, Warning, named
 from tracelens.analysis.selection import Defined
+from tracelens.wording import many, noun
 
 if TYPE_CHECKING:
     import duckdb
@@ -100,9 +101,9 @@ def _rolled_out(defined: Defined) -> list[Warning]:
     if out is None:
         return []
     text = (
-        f"--where names {', '.join(out.columns)}, which rolled-up rounds don't have any more: {out.rounds:,} rounds of "
-        f"days up to {out.until} are left out; ask of later days (`--since`), or bring the single rounds of a log "
-        "back: `tracelens ingest --replace LOG`"
+        f"--where names {', '.join(out.columns)}, which rolled-up rounds don't have any more: "
+        f"{many(out.rounds, 'round')} of days up to {out.until} {noun(out.rounds, 'is', 'are')} left out; ask of later "
+        "days (`--since`), or bring the single rounds of a log back: `tracelens ingest --replace LOG`"
     )
     return [Warning("rolled_up_where", text, {"rounds": out.rounds, "until": out.until})]
 
@@ -193,9 +194,7 @@ def _small(total: Stratum) -> list[Warning]:
     requests, effective = total.figures.get("requests"), total.figures.get("n_eff")
     if not requests or effective is None or (requests >= FEW_REQUESTS and effective >= FEW_EFFECTIVE):
         return []
-    text = (
-        f"{requests} request{'' if requests == 1 else 's'}, worth {effective:.1f} of equal length: too few to decide on"
-    )
+    text = f"{many(requests, 'request')}, worth {effective:.1f} of equal length: too few to decide on"
     return [Warning("few_requests", text, {"requests": requests, "n_eff": effective})]
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tracelens.analysis.figures import Row
 from tracelens.model.choice import resampled_sums
 from tracelens.model.replay import Runs, passes, replayed
+from tracelens.wording import many
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -145,14 +146,10 @@ def source(rows: Sequence[Row], domain: Sequence[Row]) -> Source:
 
 def told(k: int, rounds: int, requests: int) -> str:
     """Say what the trace is, and where it is short."""
-    text = f"replayed from {_many(rounds, 'round')} of {_many(requests, 'request')} at K {k}"
+    text = f"replayed from {many(rounds, 'round')} of {many(requests, 'request')} at K {k}"
     if rounds < ENOUGH_ROUNDS:
         return f"{text}: no K that can be replayed has {ENOUGH_ROUNDS} rounds"
     return f"{text}: a short trace, see the intervals" if rounds < FEW_ROUNDS else text
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _follows_something(inner: int, shortened: int) -> bool:

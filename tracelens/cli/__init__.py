@@ -14,6 +14,7 @@ import typer.main
 
 from tracelens import __version__
 from tracelens.cli.group import LazyGroup, PipeClosed
+from tracelens.cli.waiting import noticed
 from tracelens.errors import TracelensError, place_of
 from tracelens.reporters.format import fold, visible
 
@@ -52,7 +53,8 @@ def run(args: Sequence[str]) -> int:
     """Run one command and return its exit code; errors are told on stderr."""
     try:
         command = typer.main.get_command(_app())
-        code = command.main(args=list(args) or ["--help"], prog_name="tracelens", standalone_mode=False)
+        with noticed(_say):
+            code = command.main(args=list(args) or ["--help"], prog_name="tracelens", standalone_mode=False)
         sys.stdout.flush()
     except Exception as error:
         return _failed(_of_a_bucket() or error, debug="--debug" in args)
@@ -154,7 +156,10 @@ def _what_to_do(said: str) -> str:
     """What stands behind an error of a file: a healthy lake must not be taken apart for a race or a full disk."""
     text = said.lower()
     if "no such file" in text or "no files found" in text:
-        return "read: another process took it away meanwhile; run the command again"
+        return (
+            "read: another process took it away meanwhile; run the command again (gone for good: `tracelens forget "
+            "--missing`)"
+        )
     if "no space left" in text or "quota exceeded" in text:
         return "written: the disk is full; make room and run the command again"
     if "could not write" in text or "write failed" in text or "failed to write" in text:

@@ -80,6 +80,11 @@ COMMANDS = {
         "Merge small files of the lake, and roll up the rounds of old days.",
         "tracelens compact --lake ./lake --older-than 30d",
     ),
+    "forget": Command(
+        "tracelens.cli.forget:forget",
+        "Take sources out of the lake, or all whose files are gone.",
+        "tracelens forget server.log --lake ./lake --dry-run",
+    ),
     "query": Command(
         "tracelens.cli.query:query",
         "A named query, or SQL over the views of the lake.",

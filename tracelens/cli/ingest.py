@@ -13,6 +13,7 @@ import typer
 from tracelens.cli import executing as where
 from tracelens.cli import options as opt
 from tracelens.errors import InputError, NothingRecognisedError, ReaderFaultError, RejectsError
+from tracelens.wording import many
 
 if TYPE_CHECKING:
     from tracelens.ingest.run import Progress
@@ -121,7 +122,7 @@ def ingest(
     if summary.faults:
         sources = len({name for name, _ in summary.faults})
         raise ReaderFaultError(
-            f"a part of {'1 source' if sources == 1 else f'{sources} sources'} could not be read, by a fault of "
+            f"a part of {many(sources, 'source')} could not be read, by a fault of "
             f"tracelens ({summary.faults[0][1]}); all the rest is in the lake. Report what stands above; once it is "
             "mended, --replace reads these sources again"
         )
@@ -131,7 +132,8 @@ def ingest(
             "`tracelens ingest --help` how to name the engine"
         )
     if strict and summary.rejects:
-        raise RejectsError(f'--strict: {summary.rejects} records were refused; see `tracelens query "from rejects"`')
+        refused = many(summary.rejects, "record was", "records were")
+        raise RejectsError(f'--strict: {refused} refused; see `tracelens query "from rejects"`')
 
 
 def pairs(sets: list[str]) -> dict[str, str]:

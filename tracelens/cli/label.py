@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from tracelens.cli import options as opt
+from tracelens.wording import many, noun
 
 
 def label(
@@ -43,10 +44,11 @@ def label(
         }  # fmt: skip
         json_.write(document, sys.stdout)
         return
-    rows = ", ".join(f"{n:,} {name}" for name, n in done.rows.items() if n) or "nothing"
-    sys.stdout.write(f"changed {rows} in {done.files:,} file{'' if done.files == 1 else 's'}\n")
+    rows = ", ".join(many(n, name.removesuffix("s")) for name, n in done.rows.items() if n) or "nothing"
+    sys.stdout.write(f"changed {rows} in {many(done.files, 'file')}\n")
     if done.unmatched:
-        sys.stdout.write(f"{done.unmatched:,} of {done.labels:,} labelled ids are not in the lake\n")
+        of = many(done.labels, "labelled id")
+        sys.stdout.write(f"{done.unmatched:,} of {of} {noun(done.unmatched, 'is', 'are')} not in the lake\n")
     if done.rolled is not None:
         sys.stdout.write(
             f"rounds of days up to {done.rolled} are rolled up and have no request ids: labels by id don't reach them; "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,23 @@ def waiting() -> Iterator[None]:
         finally:
             over.set()
             shown.join()
+
+
+@contextmanager
+def noticed(say: Callable[[str], None]) -> Iterator[None]:
+    """Within it the first wait for another writer is told, on a terminal or not: nobody takes it for a hang."""
+    from tracelens.lake import progress
+
+    told = False
+
+    def once(why: str) -> None:
+        nonlocal told
+        if not told:
+            told = True
+            say(why)
+
+    with progress.noticed(once):
+        yield
 
 
 def _show(state: Waiting, over: threading.Event) -> None:

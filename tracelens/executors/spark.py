@@ -15,13 +15,14 @@ import socket
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tracelens import __version__, logs
-from tracelens.errors import InputError, TracelensError
+from tracelens.errors import FaultError, InputError, TracelensError, place_of
 
 log = logging.getLogger(__name__)
 #: A cluster that gives no executor within this time has none to give, seconds.
@@ -52,6 +53,8 @@ _DIED = (
     "Executor heartbeat timed out",
 )
 _MEMORY = ("MemoryError", "OutOfMemoryException", "OutOfMemoryError")
+# What can be trouble of the machine or the lake, besides errors of the system: Spark tries elsewhere before it says so.
+_OF_THE_PLACE = (*_MEMORY, "IOException", "HTTPException", "InvalidInputException")
 _NO_JAVA = (
     "--executor spark needs Java 17 or newer on this machine and there is none: install a Java run-time "
     "(openjdk-17-jre-headless) or set JAVA_HOME"
@@ -65,6 +68,23 @@ class _Refused:
     """What a task says is wrong: an answer like any other, for to run it again would not help."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Faulted:
+    """A fault of ours in a task: another machine would only meet it again. The trace may quote a record."""
+
+    text: str
+    trace: str
+
+    def error(self, at: str) -> FaultError:
+        """What is raised here; the trace is seen with --debug alone."""
+        error = FaultError(
+            f"a fault of tracelens {__version__} in a task of Spark{at}: {self.text}; run again with --debug and "
+            "report what it prints"
+        )
+        error.__cause__ = RuntimeError(f"in the task:\n{self.trace}")
+        return error
 
 
 class Spark:
@@ -142,6 +162,7 @@ class Spark:
 
         Raises:
             InputError: what a task says is wrong, or that Spark gave up on it.
+            FaultError: a task met a fault of ours.
         """
         from pyspark import StorageLevel
 
@@ -155,6 +176,8 @@ class Spark:
             for result in results.toLocalIterator():
                 if isinstance(result, _Refused):
                     raise InputError(result.text)
+                if isinstance(result, _Faulted):
+                    raise result.error(self._at())
                 yield result
         except (TracelensError, GeneratorExit):
             raise
@@ -185,7 +208,7 @@ class Spark:
 
 
 class _Told:
-    """Runs one task in an executor; what it says is wrong comes back as its answer."""
+    """Runs one task in an executor; what it says is wrong comes back as its answer, and so does a fault of ours."""
 
     def __init__(self, shared: Any) -> None:
         self._shared = shared
@@ -196,6 +219,15 @@ class _Told:
             return function(common, task)
         except TracelensError as error:
             return _Refused(str(error))
+        except (OSError, MemoryError, ImportError):
+            raise
+        except Exception as error:
+            kind = type(error).__name__
+            if kind in _OF_THE_PLACE:
+                raise
+            place = place_of(error)
+            where = f"at tracelens/{place}" if place else "outside its own code"
+            return _Faulted(f"{kind} {where}", "".join(traceback.format_exception(error)))
 
 
 def _nothing(_: Any) -> None:

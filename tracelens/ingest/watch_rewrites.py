@@ -22,6 +22,7 @@ from tracelens.lake.schema import DAY_OF
 from tracelens.lake.store import Transaction
 from tracelens.sources.discover import SourceFile
 from tracelens.sources.follow import begins_with
+from tracelens.wording import many, noun
 
 Alike = Callable[[bytes, Path | None], list[SourceFile]]
 
@@ -117,9 +118,10 @@ def _told(found: Rewritten | None, apart: float | None) -> str:
             "what was read stays, what was written and gone meanwhile is lost"
         )
     if found.kept:
-        kept = f"the {found.kept:,} rows of its lost beginning stay in the lake"
-        return f"was cut to its end in its place: {found.gone:,} rows were read again, {kept}"
-    return f"was written anew in its place: the {found.gone:,} rows that were read of it before gave way"
+        kept = f"the {many(found.kept, 'row')} of its lost beginning {noun(found.kept, 'stays', 'stay')} in the lake"
+        return f"was cut to its end in its place: {many(found.gone, 'row was', 'rows were')} read again, {kept}"
+    gone = many(found.gone, "row that was", "rows that were")
+    return f"was written anew in its place: the {gone} read of it before gave way"
 
 
 @dataclass(frozen=True, slots=True)

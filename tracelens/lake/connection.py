@@ -336,9 +336,11 @@ def _check_whole(lake: Path, files: dict[str, list[str]]) -> None:
     """Every table of a lake has a file, if only one without rows."""
     missing = [table for table in TABLES if not files[table]]
     if missing:
+        # Without its ledger nobody knows what the lake held.
+        remedy = "" if "sources" in missing else ", or run `tracelens forget --missing`, which takes out what lost rows"
         raise InputError(
             f"the lake at {lake} is not whole: no file in {', '.join(f'{table}/' for table in missing)}. "
-            "Copy it again with all of its folders, or ingest its logs into a new one (--lake)"
+            f"Copy it again with all of its folders{remedy}, or ingest its logs into a new one (--lake)"
         )
 
 

@@ -12,8 +12,8 @@ from tracelens.lake.place import is_remote
 
 #: What to do about a broken object.
 IN_A_BUCKET = (
-    "put it back from a copy, or bring back what it held with `tracelens ingest --replace LOG` (once compacted: ingest "
-    "the logs under another prefix)"
+    "put it back from a copy, or bring back what it held with `tracelens ingest --replace LOG` (once compacted: remove "
+    "it, run `tracelens forget --missing`, and ingest the logs again)"
 )
 
 
@@ -68,7 +68,7 @@ def named(place: str | Path, files: Mapping[str, str]) -> InputError | None:
         return InputError(f"{told} can't be read: it is broken; {IN_A_BUCKET}")
     return InputError(
         f"{told} can't be read: it is broken, or not tracelens' own; move it away, and bring back what it held with "
-        "`tracelens ingest --replace LOG`"
+        "`tracelens ingest --replace LOG`, or take out what is left of it with `tracelens forget --missing`"
     )
 
 

@@ -95,6 +95,10 @@ class Folder:
         """As `Storage`."""
         return journal.live(self.root, tables)
 
+    def lost(self) -> frozenset[str] | None:
+        """As `Storage`: the files that are there are the lake."""
+        return None
+
     def hold(self, tables: Iterable[str]) -> Held:
         """As `Storage`."""
         return FolderReading(self.root, tables)

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +98,11 @@ def live(root: Path, tables: Iterable[str] = TABLES) -> Mapping[str, str]:
                 staged = journal.folder / name
                 found[name] = str(staged if staged.exists() else root / name)
     return found
+
+
+def there(files: Mapping[str, str], lost: Collection[str]) -> dict[str, str]:
+    """The files of a lake but for those that are gone, which nobody may ask for: of a bucket they can't be fetched."""
+    return {name: files[name] for name in files if name not in lost} if lost else dict(files.items())
 
 
 def _below(folder: str, name: str) -> list[tuple[str, str]]:

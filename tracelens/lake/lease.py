@@ -18,6 +18,7 @@ from typing import Any
 
 from tracelens import logs
 from tracelens.errors import InputError
+from tracelens.lake import progress
 from tracelens.lake.bucket import Bucket
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,8 @@ _NAME = f"{PREFIX}/lease-"
 #: Seconds between two beats, and without one until a waiter takes over.
 BEAT = 4.0
 PATIENCE = 20.0
+#: Who waits longer than this is told why, seconds.
+NOTICE = 2.0
 _PAUSE = 0.25
 
 
@@ -77,7 +80,7 @@ def acquire(bucket: Bucket) -> Lease:
     """Wait for the right to write, and take it."""
     owner = uuid.uuid4().hex
     seen: tuple[int, bytes] | None = None
-    since, told = 0.0, False
+    begun, since, told = time.monotonic(), 0.0, False
     while True:
         numbers = _numbers(bucket)
         last = max(numbers, default=0)
@@ -94,9 +97,13 @@ def acquire(bucket: Bucket) -> Lease:
                     bucket.delete(_key(number))
                 return Lease(bucket, last + 1, owner, taken_over=not released)
             continue
-        if not told and now - since > BEAT:
+        if not told and now - begun > NOTICE:
             told = True
             logs.info(log, "another writer holds the lake, or was killed", lake=str(bucket.root), waits=PATIENCE)
+            progress.notice(
+                f"waiting for the lake at {bucket.root}: another writer holds it, or was killed and loses it after "
+                f"{PATIENCE:.0f} s without a sign"
+            )
         time.sleep(_PAUSE)
 
 

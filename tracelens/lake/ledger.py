@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,13 +65,13 @@ class Ledger:
         return tuple(e for e in self.entries if e.bytes and prefixes.get(e.bytes) == e.sha256)
 
 
-def read(root: Path) -> Ledger:
-    """Read the ledger of a lake.
+def read(root: Path, lost: Collection[str] = ()) -> Ledger:
+    """Read the ledger of a lake; `lost` are files that are gone, and passed over.
 
     Raises:
         InputError: a ledger file is unreadable, or a newer tracelens wrote it.
     """
-    rows = rows_of(root, "sources", _WANTED)
+    rows = rows_of(root, "sources", _WANTED, lost)
     version = max((row["schema_version"] or 0 for _, row in rows), default=0)
     if version > SCHEMA_VERSION:
         raise InputError(newer(root, version))
@@ -86,15 +86,19 @@ def _entry(file: str, row: Mapping[str, Any]) -> Entry:
                  row.get("request_ids"), (row["schema_version"] or 0) > OWN_FILES)  # fmt: skip
 
 
-def rows_of(root: Path, table: str, columns: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+def rows_of(
+    root: Path, table: str, columns: Sequence[str], lost: Collection[str] = ()
+) -> list[tuple[str, dict[str, Any]]]:
     """Read a small table as of the last commit: for each row its file's name in the lake, and its cells.
+
+    `lost` are files that are gone, and passed over.
 
     Raises:
         InputError: a file is broken, or none of tracelens.
     """
     for _ in range(_TRIES):
         with reading(root, (table,)) as lake, suppress(FileNotFoundError):
-            return _remembered((root, table, *columns), sorted(lake.files.items()), columns)
+            return _remembered((root, table, *columns), sorted(journal.there(lake.files, lost).items()), columns)
         time.sleep(_PAUSE)  # only where readers can't be registered: a commit took a file away
     raise InputError(f"the lake at {root} changes faster than it can be read: try again")
 

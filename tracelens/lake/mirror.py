@@ -253,7 +253,8 @@ def _gone(root: Path, key: str) -> InputError:
     return InputError(
         f"a file of the lake at {root} is not there any more, or not as it was written ({key}): it was replaced long "
         "ago while this went on, and then run the command again; or somebody else removed or changed it, and then put "
-        "it back from a copy, or ingest the logs under another prefix"
+        f"it back from a copy, or run `tracelens forget --missing --lake {root}`, which takes out the sources that it "
+        "held, and ingest their logs again"
     )
 
 

@@ -40,6 +40,7 @@ from tracelens.lake.manifest import (
     staged_key,
 )
 from tracelens.lake.mirror import Fetched, Mirror, MirrorReading
+from tracelens.lake.schema import TABLES
 from tracelens.lake.storage import Held, Writing
 
 #: Seconds that replaced objects and old manifests are kept for whoever reads them.
@@ -213,6 +214,18 @@ class Objects:
     def live(self, tables: Iterable[str]) -> Mapping[str, str]:
         """As `Storage`."""
         return Fetched(self.mirror, self.head(), tables)
+
+    def lost(self) -> frozenset[str] | None:
+        """As `Storage`; without a manifest the objects that are there are the lake."""
+        head = self.head()
+        if not head.number:
+            return None
+        there = {
+            key: seen.size for below in (*TABLES, PREFIX, RETIRED) for key, seen in self.bucket.list(below).items()
+        }
+        return frozenset(
+            n for n, o in head.files.items() if not any(there.get(k) == o.size for k in head.places(o.key))
+        )
 
     def hold(self, tables: Iterable[str]) -> Held:
         """As `Storage`."""

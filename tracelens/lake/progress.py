@@ -1,8 +1,8 @@
-"""How far the queries over a lake are, for whoever waits for them."""
+"""How far the queries over a lake are, and why nothing happens, for whoever waits for them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -39,6 +39,7 @@ class Waiting:
         return min((self.done + part) / max(self.planned, self.done + 1), 1.0)
 
 
+_listener: ContextVar[Callable[[str], None] | None] = ContextVar("listener", default=None)
 _current: ContextVar[Waiting | None] = ContextVar("waiting", default=None)
 
 
@@ -51,6 +52,23 @@ def told() -> Iterator[Waiting]:
         yield waiting
     finally:
         _current.reset(token)
+
+
+@contextmanager
+def noticed(listener: Callable[[str], None]) -> Iterator[None]:
+    """Within it this thread's work tells why nothing happens; a program that imports tracelens hears nothing of it."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def notice(why: str) -> None:
+    """Nothing happens for a while."""
+    listener = _listener.get()
+    if listener is not None:
+        listener(why)
 
 
 def connected(con: duckdb.DuckDBPyConnection) -> None:

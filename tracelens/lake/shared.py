@@ -54,20 +54,28 @@ def note_of(sources: Iterable[str]) -> str:
     return json.dumps(sorted(sources))
 
 
-def holding(root: Path, source_ids: Collection[str], tables: Iterable[str] = _HOLD_ROWS) -> dict[str, str]:
-    """Shared files that hold rows of some sources: name in the lake -> path. Needs the lake's lock."""
+def holding(
+    root: Path, source_ids: Collection[str], tables: Iterable[str] = _HOLD_ROWS, lost: Collection[str] = ()
+) -> dict[str, str]:
+    """Shared files that hold rows of some sources: name in the lake -> path. Needs the lake's lock.
+
+    `lost` are files that are gone, and passed over.
+    """
     ids = frozenset(source_ids)
-    found = {name: path for name, path in journal.live(root, tables).items() if is_shared(name)}
+    found = {name: path for name, path in journal.there(journal.live(root, tables), lost).items() if is_shared(name)}
     return {name: path for name, path in found.items() if ids & sources_in(path)}
 
 
-def take_out(root: Path, entries: Sequence[ledger.Entry], place: Callable[[str], Path]) -> tuple[str, ...]:
+def take_out(
+    root: Path, entries: Sequence[ledger.Entry], place: Callable[[str], Path], lost: Collection[str] = ()
+) -> tuple[str, ...]:
     """Take the rows of some sources out of a lake: shared files are staged without them. Needs the lake's lock.
 
     Args:
         root: folder of the lake.
         entries: the sources, as the ledger has them.
         place: where to write the file that will lie at a path in the lake.
+        lost: names of files that are gone, and can't be read.
 
     Returns:
         Names of the files to delete with the commit; one that is staged anew may be among them.
@@ -75,7 +83,7 @@ def take_out(root: Path, entries: Sequence[ledger.Entry], place: Callable[[str],
     ids = tuple(e.source_id for e in entries)
     delete = list(ledger.files_of(root, ids))
     merged = [e.source_id for e in entries if e.is_merged]
-    for name, path in holding(root, merged).items() if merged else ():
+    for name, path in holding(root, merged, lost=lost).items() if merged else ():
         _without(path, merged, place(name))
         delete.append(name)
     return tuple(delete)

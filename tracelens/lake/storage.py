@@ -78,6 +78,9 @@ class Storage(Protocol):
     def live(self, tables: Iterable[str]) -> Mapping[str, str]:
         """The files as of the last commit: name in the lake -> path where it can be read."""
 
+    def lost(self) -> frozenset[str] | None:
+        """Names of files of the last commit that are gone; None where nobody but their rows can tell: a folder."""
+
     def hold(self, tables: Iterable[str]) -> Held:
         """The files as of the last commit, which stay readable until they are released."""
 

@@ -37,11 +37,11 @@ class Store:
         self._storage = storage_of(root)
         self._writing: Writing | None = None
         try:
-            if self._storage.prepare(_EMPTY.values()):
+            if self._storage.prepare(EMPTY.values()):
                 return
             with self._storage.told(), self._locked():
                 self._recover()
-                if not self._storage.is_lake() or self._storage.lacking(_EMPTY.values()):
+                if not self._storage.is_lake() or self._storage.lacking(EMPTY.values()):
                     self._initialise()
         except OSError as error:
             raise InputError(
@@ -52,9 +52,9 @@ class Store:
         """One zero-row file a table, so that a bare DuckDB finds every path of a new lake."""
         from tracelens.lake.parquet import write_empty
 
-        lacking = set(self._storage.lacking(_EMPTY.values()))
+        lacking = set(self._storage.lacking(EMPTY.values()))
         with self.transaction() as txn:
-            for table, name in _EMPTY.items():
+            for table, name in EMPTY.items():
                 if name in lacking:
                     write_empty(table, txn.path(name))
             txn.commit()
@@ -88,7 +88,8 @@ class Store:
             yield Transaction(self, folder.absolute())
 
 
-_EMPTY = {t: f"{t}/date={NO_DAY}/empty.parquet" if t in DAY_OF else f"{t}/empty.parquet" for t in TABLES}
+#: A file without rows for each table: a lake has it from its first commit on.
+EMPTY = {t: f"{t}/date={NO_DAY}/empty.parquet" if t in DAY_OF else f"{t}/empty.parquet" for t in TABLES}
 
 
 class Transaction:

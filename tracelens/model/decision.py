@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tracelens.wording import noun
+
 GO, NO_GO, INCONCLUSIVE = "GO", "NO_GO", "INCONCLUSIVE"
 
 #: Below these an interval tells too little to decide on, whatever it says.
@@ -58,7 +60,7 @@ def by_sample(requests: float | None, effective: float | None, *, least: int = L
     if requests is None:
         return Decision(INCONCLUSIVE, ("requests are not logged one by one, so nobody knows how many these are",))
     if requests < least:
-        return Decision(INCONCLUSIVE, (f"{requests:g} request{'' if requests == 1 else 's'}, fewer than {least}",))
+        return Decision(INCONCLUSIVE, (f"{requests:g} {noun(requests, 'request')}, fewer than {least}",))
     if effective is not None and effective < LEAST_EFFECTIVE:
         text = f"{requests:g} requests, but a few long ones own most rounds: they are worth {effective:.1f} of equal "
         text += f"length, fewer than {LEAST_EFFECTIVE:g}"

@@ -10,6 +10,7 @@ from tracelens.reporters import format as fmt
 from tracelens.reporters import selected
 from tracelens.reporters.tables import RHO_TEXT, Figures, k_text, rho
 from tracelens.reporters.verdicts import disagreement, verdict
+from tracelens.wording import many
 
 #: What a baseline's basis means, in words.
 BASELINES = {
@@ -175,7 +176,7 @@ def lacking(coverage: Sequence[Missing]) -> int:
 
 def figures_told(count: int) -> str:
     """So many figures, in words."""
-    return f"{count} figure{'' if count == 1 else 's'}"
+    return many(count, "figure")
 
 
 def remedies(coverage: Sequence[Missing]) -> list[str]:

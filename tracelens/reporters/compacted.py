@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from tracelens.reporters import json_
 from tracelens.reporters.format import visible
 from tracelens.reporters.ingested import size_text
+from tracelens.wording import many
 
 if TYPE_CHECKING:
     from tracelens.compact.run import Compacted, Size
@@ -49,12 +50,12 @@ def write_text(done: Compacted, lake: Path, out: TextIO) -> None:
     out.write(_foreign(done))
     if rolled.days:
         out.write(
-            f"rolled up {_many(rolled.days, 'day')} before {done.until}: {_many(rolled.rounds, 'round')} "
-            f"{'is' if rolled.rounds == 1 else 'are'} {_many(rolled.rows, 'row')} now\n"
+            f"rolled up {many(rolled.days, 'day')} before {done.until}: {many(rolled.rounds, 'round')} "
+            f"{'is' if rolled.rounds == 1 else 'are'} {many(rolled.rows, 'row')} now\n"
         )
     if rolled.single:
         out.write(
-            f"{_many(rolled.single, 'round')} of days before {done.until} stay single: copies of another source's "
+            f"{many(rolled.single, 'round')} of days before {done.until} stay single: copies of another source's "
             "records, requests that go on in a day that is not rolled up, or records that no log can hold\n"
         )
 
@@ -63,17 +64,17 @@ def _plan(done: Compacted, lake: Path, out: TextIO) -> None:
     count, into = done.merged or (0, 0)
     bytes_ = sum(s.bytes for s in done.before.values())
     files = sum(s.files for s in done.before.values())
-    out.write(f"{visible(str(lake))}: {files:,} files, {size_text(bytes_)}; nothing was written\n")
+    out.write(f"{visible(str(lake))}: {many(files, 'file')}, {size_text(bytes_)}; nothing was written\n")
     if done.rolled.days:
         out.write(
-            f"would roll up {_many(done.rolled.days, 'day')} before {done.until}, with "
-            f"{_many(done.rolled.rounds, 'round')}\n"
+            f"would roll up {many(done.rolled.days, 'day')} before {done.until}, with "
+            f"{many(done.rolled.rounds, 'round')}\n"
         )
     elif done.until is not None:
         out.write(_none(done))
     out.write(_foreign(done))
     if count:
-        out.write(f"would merge {count:,} files into {into:,}\n")
+        out.write(f"would merge {many(count, 'file')} into {into:,}\n")
     if not count and not done.rolled.days:
         out.write("nothing to do\n")
 
@@ -87,7 +88,7 @@ def _foreign(done: Compacted) -> str:
         return ""
     days = {name.split("/")[1] for name in done.foreign}
     return (
-        f"{_many(len(days), 'day')} with files of another writer can't be rolled up: {visible(done.foreign[0])}"
+        f"{many(len(days), 'day')} with files of another writer can't be rolled up: {visible(done.foreign[0])}"
         f"{f' and {len(done.foreign) - 1:,} more' if len(done.foreign) > 1 else ''}; move them out of the lake\n"
     )
 
@@ -97,8 +98,4 @@ def _sizes(sizes: Mapping[str, Size]) -> dict[str, dict[str, int]]:
 
 
 def _size(size: Size) -> str:
-    return f"{_many(size.files, 'file')}, {size_text(size.bytes)}"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    return f"{many(size.files, 'file')}, {size_text(size.bytes)}"

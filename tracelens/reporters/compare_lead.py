@@ -22,6 +22,7 @@ from tracelens.reporters.changed import (
     short,
     signed,
 )
+from tracelens.wording import many
 
 _Place = tuple[Compared, str]
 
@@ -148,7 +149,7 @@ def _moved_else(result: Comparison) -> str:
     if not result.tested:
         return "Nothing can be tested: no figure is known on both sides with the spread between requests."
     shared = 0 if whole_class(result) else sum(row.change is not None for row in result.strata)
-    where = f"{shared} class{'' if shared == 1 else 'es'} and in total" if shared else "in total"
+    where = f"{many(shared, 'class', 'classes')} and in total" if shared else "in total"
     basis = f"({where}; Holm, {percent(1 - result.level)})"
     if result.tested == 1:
         count = f"The one change tested {basis} is {'' if result.real else 'no '}{_CHANCE}"

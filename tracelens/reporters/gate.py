@@ -13,6 +13,7 @@ from tracelens.reporters import format as fmt
 from tracelens.reporters import selected
 from tracelens.reporters.sheet import Bullets, Cell, Grid, Sheet, View, endnotes, name_of
 from tracelens.reporters.tables import CONTROL
+from tracelens.wording import many
 
 _STYLES = {"GO": "green", "NO_GO": "red", "INCONCLUSIVE": ""}
 _NOTES = (
@@ -52,10 +53,11 @@ def _lead(result: GateResult) -> tuple[str, ...]:
     strata = result.strata or (result.total,)
     counts = [(name, sum(s.decision == name for s in strata)) for name in ("GO", "NO_GO", "INCONCLUSIVE")]
     told = ", ".join(f"{n} {name}" for name, n in counts if n)
-    classes = f"{len(strata)} class{'' if len(strata) == 1 else 'es'} of traffic" if result.strata else "all traffic"
+    classes = f"{many(len(strata), 'class', 'classes')} of traffic" if result.strata else "all traffic"
     options = result.options
     limits = (
-        f"margin {options.margin:g}, at least {options.min_requests} requests worth {LEAST_EFFECTIVE:g} of equal length"
+        f"margin {options.margin:g}, at least {many(options.min_requests, 'request')} worth {LEAST_EFFECTIVE:g} of "
+        "equal length"
     )
     if options.max_near_k is not None:
         limits += f", near-K rounds up to {options.max_near_k:.0%}"

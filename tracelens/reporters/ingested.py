@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from tracelens.reporters import json_
 from tracelens.reporters.format import visible
+from tracelens.wording import many, noun
 
 if TYPE_CHECKING:
     from tracelens.analysis.results import Missing
@@ -47,17 +48,19 @@ def write_json(summary: Summary, gaps: Sequence[Missing], out: TextIO) -> None:
 def write_text(summary: Summary, gaps: Sequence[Missing], lake: Path, out: TextIO) -> None:
     """A summary that ends with what to do next."""
     counts = ", ".join(
-        f"{n:,} {table}" for table, n in summary.rows.items() if table in ("rounds", "windows", "requests")
+        many(n, table.removesuffix("s"))
+        for table, n in summary.rows.items()
+        if table in ("rounds", "windows", "requests")
     )
     rate = (
         f" ({summary.bytes / 1e6 / summary.seconds:,.0f} MB/s)" if summary.bytes > 20e6 and summary.seconds > 0 else ""
     )
-    sources = "1 source" if summary.sources == 1 else f"{summary.sources} sources"
+    sources = many(summary.sources, "source")
     out.write(f"{sources}, {size_text(summary.bytes)}{rate}: {counts or 'no rows'} -> {visible(str(lake))}\n")
     for surface, n in summary.surfaces.items():
-        out.write(f"  {surface:<22} {n:>12,} records\n")
+        out.write(f"  {surface:<22} {n:>12,} {noun(n, 'record')}\n")
     if summary.rejects:
-        out.write(f"{summary.rejects:,} records refused (kept in the table rejects):\n")
+        out.write(f"{many(summary.rejects, 'record')} refused (kept in the table rejects):\n")
         for reason, n in list(summary.reasons.items())[:5]:
             out.write(f"  {n:>8,} x {visible(reason)}\n")
         for example in summary.examples[:3]:
@@ -65,15 +68,15 @@ def write_text(summary: Summary, gaps: Sequence[Missing], lake: Path, out: TextI
     for name, what in summary.faults[:10]:
         out.write(f"a part of {visible(name)} could not be read: {visible(what)}\n")
     if summary.unrecognised and summary.surfaces:
-        out.write(f"{summary.unrecognised:,} other lines hold no record of an engine.\n")
+        out.write(f"{many(summary.unrecognised, 'other line holds', 'other lines hold')} no record of an engine.\n")
     for name, remark in summary.remarks[:10]:
         _wrapped(f"{visible(name)}: {remark}", "", out)
     if len(summary.remarks) > 10:
-        out.write(f"and {len(summary.remarks) - 10} more files of that kind\n")
+        out.write(f"and {many(len(summary.remarks) - 10, 'more file')} of that kind\n")
     for name, note in summary.copies[:10]:
         out.write(f"{visible(name)}: {visible(note)}\n")
     if len(summary.copies) > 10:
-        out.write(f"so in {len(summary.copies) - 10} more sources\n")
+        out.write(f"so in {many(len(summary.copies) - 10, 'more source')}\n")
     for name, note in summary.notes[:10]:
         out.write(f"skipped {visible(name)}: {visible(note)}\n")
     if len(summary.notes) > 10:
@@ -143,7 +146,7 @@ def inspection_text(found: Inspection, out: TextIO) -> None:
         what = visible(one.note or one.size)
         out.write(f"{visible(one.name)}: {what}{' (' + ', '.join(how) + ')' if how else ''}\n")
         for surface, n in one.surfaces.items():
-            out.write(f"  {surface:<24} {n:>12,} record{'' if n == 1 else 's'}\n")
+            out.write(f"  {surface:<24} {n:>12,} {noun(n, 'record')}\n")
         told = [
             f"version {', '.join(one.versions)}" if one.versions else "",
             f"model {', '.join(one.models[:4])}" if one.models else "",
@@ -151,7 +154,7 @@ def inspection_text(found: Inspection, out: TextIO) -> None:
         if one.first and one.last:
             told.append(f"{one.first:%Y-%m-%d %H:%M:%S} to {one.last:%Y-%m-%d %H:%M:%S} UTC")
         if one.rejects:
-            told.append(f"{one.rejects:,} record{'' if one.rejects == 1 else 's'} can't be read")
+            told.append(f"{many(one.rejects, 'record')} can't be read")
         if any(told):
             out.write(f"  {visible('; '.join(t for t in told if t))}\n")
     for name, note in found.skipped:

@@ -18,6 +18,7 @@ from tracelens.reporters import answer, tables
 from tracelens.reporters import format as fmt
 from tracelens.reporters.sheet import Bullets, Cell, Grid, Sheet, key_cells
 from tracelens.reporters.terminal import sheet as draw
+from tracelens.wording import many
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -98,7 +99,7 @@ def final(found: Round, seen: Watched, lake: Path, width: int) -> Sheet:
     """What is left on the page when a watch has ended: the answer, the table, and what the lake lacks."""
     first = _headline(seen)
     told = state(seen.fresh)
-    lead = (*first, f"{told[:1].upper()}{told[1:]}; {fmt.count(seen.fresh.sources)} sources in the lake.")
+    lead = (*first, f"{told[:1].upper()}{told[1:]}; {many(seen.fresh.sources, 'source')} in the lake.")
     missed = waiting([replace(one, seconds=None) for one in found.held])
     place = "" if lake == Path("lake") else f" --lake {fmt.visible(shlex.quote(str(lake)))}"
     ends = [f"tracelens report{place}"]
@@ -234,10 +235,9 @@ class Screen:
     def _status(self, found: Round) -> str:
         read = f"read {', '.join(fmt.visible(name) for name in found.read[:3])}" if found.read else "nothing new"
         more = f" and {len(found.read) - 3} more" if len(found.read) > 3 else ""
-        files = "1 file" if found.files == 1 else f"{fmt.count(found.files)} files"
         return (
             f"{self._now():%H:%M:%S} UTC: {read}{more} ({fmt.duration(1000 * found.seconds)}); "
-            f"{files}, {self._period(found)}. Ctrl-C stops."
+            f"{many(found.files, 'file')}, {self._period(found)}. Ctrl-C stops."
         )
 
     def _period(self, found: Round) -> str:

@@ -12,6 +12,7 @@ from tracelens.reporters import format as fmt
 from tracelens.reporters.rows import numeric, text
 from tracelens.reporters.sheet import Bullets, Cell, Grid, Sheet, endnotes, key_cells
 from tracelens.reporters.tables import NARROW, VERDICT, Column, notes, present, rows_of
+from tracelens.wording import many
 
 #: More rows are for a data frame.
 MOST_ROWS = 50
@@ -81,7 +82,7 @@ def table(names: Sequence[str], rows: Sequence[Sequence[Any]], total: int) -> st
     """Rows of a query as HTML: the first ones, and how many there are of `total`."""
     body = [[Cell(text(value)) for value in row] for row in rows]
     left = frozenset(i for i in range(len(names)) if not numeric(rows, i))
-    more = f"the first {len(rows):,} of {total:,} rows" if len(rows) < total else f"{total:,} row{'s'[: total != 1]}"
+    more = f"the first {len(rows):,} of {total:,} rows" if len(rows) < total else many(total, "row")
     grid = Grid("", tuple(names), tuple(map(tuple, body)), keys=0, notes=(more,), left=left)
     return f'<div class="tracelens">{_grid(grid, folded=False)}</div>'
 

@@ -13,6 +13,7 @@ from tracelens.reporters import format as fmt
 from tracelens.reporters import selected
 from tracelens.reporters.json_ import SCHEMA_VERSION
 from tracelens.reporters.sheet import Bullets, Cell, Grid, Sheet, View, endnotes, name_of
+from tracelens.wording import many
 
 _NAMED = 12  # classes that the lead speaks of; the tables have all
 _REMARKS = 20
@@ -284,10 +285,15 @@ def _traces(drawn: Sequence[SweepStratum]) -> Iterator[str]:
         yield from (s.trace_note or "" for s in told)
     elif told:
         parts = [
-            f"{_name(s)} K {s.trace_k} ({fmt.count(s.trace_rounds)} rounds of {fmt.count(s.trace_requests)} requests)"
+            f"{_name(s)} K {s.trace_k} ({many(s.trace_rounds or 0, 'round')} of "
+            f"{many(s.trace_requests or 0, 'request')})"
             for s in sorted(told, key=lambda s: bool(s.key))
         ]
-        parts[_NAMED:] = [f"{len(parts) - _NAMED} more classes: see --format json"] if len(parts) > _NAMED else []
+        parts[_NAMED:] = (
+            [f"{many(len(parts) - _NAMED, 'more class', 'more classes')}: see --format json"]
+            if len(parts) > _NAMED
+            else []
+        )
         short = any((s.trace_rounds or 0) < FEW_ROUNDS for s in told)
         yield (
             f"replayed from the longest K that has {ENOUGH_ROUNDS} rounds of several requests, else the longest: "

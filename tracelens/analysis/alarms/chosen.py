@@ -9,6 +9,7 @@ from tracelens.analysis.alarms import looked_at
 from tracelens.analysis.selection import Defined
 from tracelens.lake import progress
 from tracelens.lake.connection import answered
+from tracelens.wording import many
 
 if TYPE_CHECKING:
     import duckdb
@@ -63,4 +64,4 @@ def count(con: duckdb.DuckDBPyConnection, sql: str) -> int:
 
 def more(count: int, what: str = "run") -> str:
     """Of how many others the same is true, as the end of a sentence's first part."""
-    return f" (so in {count - 1} more {what}{'s' if count > 2 else ''})" if count > 1 else ""
+    return f" (so in {many(count - 1, f'more {what}')})" if count > 1 else ""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tracelens.analysis.alarms.chosen import more, rows
 from tracelens.analysis.results import Warning
+from tracelens.wording import many
 
 if TYPE_CHECKING:
     import duckdb
@@ -104,10 +105,11 @@ def _totals(con: duckdb.DuckDBPyConnection) -> list[Warning]:
         return []
     first = found[0]
     resets = first["totals"] - 1
+    but = f", but for {many(resets, 'restart')}," if resets else ""
     text = (
         f"the windows of run {first['run_id']} look cumulative ({first['surface']}){more(len(found))}: their counts "
-        f"only grow{f', but for {resets} restart(s),' if resets else ''} over {first['windows']} windows, so they add "
-        f"up to {first['added'] / first['last']:.1f} times what was drafted; write the difference of two lines, one "
+        f"only grow{but} over {first['windows']} windows, so they add up to "
+        f"{first['added'] / first['last']:.1f} times what was drafted; write the difference of two lines, one "
         "process at a time, and ingest again"
     )
     evidence = {"windows": int(first["windows"]), "added_up": first["added"], "last_values": first["last"]}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens.analysis.alarms.chosen import more, rows
 from tracelens.analysis.results import Stratum, Warning
+from tracelens.wording import many
 
 if TYPE_CHECKING:
     import duckdb
@@ -114,7 +115,7 @@ def _means(con: duckdb.DuckDBPyConnection) -> list[Warning]:
         return []
     first = found[0]
     text = (
-        f"the TPOT of run {first['run_id']} is a benchmark's mean over {first['requests']} requests"
+        f"the TPOT of run {first['run_id']} is a benchmark's mean over {many(first['requests'], 'request')}"
         f"{more(len(found))}: each request counts the same whatever its tokens, and there are no percentiles; "
         "--save-detailed (vLLM) or --output-details (SGLang) lists the requests"
     )

@@ -10,6 +10,7 @@ from tracelens.analysis import results
 from tracelens.analysis.page import Cell, Moment
 from tracelens.reporters import format as fmt
 from tracelens.reporters.charts.drawn import Absent, Drawn, Head, Numbers, Row, finite, layered
+from tracelens.wording import many, noun
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _PANELS = (
@@ -107,8 +108,7 @@ def _setting(m: Moment) -> str:
 def _width(seconds: int) -> str:
     for size, unit in ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second")):
         if seconds % size == 0:
-            n = seconds // size
-            return f"{n} {unit}{'' if n == 1 else 's'}"
+            return many(seconds // size, unit)
     return f"{seconds} seconds"
 
 
@@ -146,7 +146,8 @@ def heat_map(cells: Sequence[Cell]) -> Drawn | Absent:
     rows: list[Row] = [
         {
             "label": bucket(c.batch_bucket), "context": bucket(c.context_bucket), "time": c.relative_token_time,
-            "text": _least(c) + fmt.tokens(c.relative_token_time), "rounds": f"{fmt.count(c.rounds)} rounds",
+            "text": _least(c) + fmt.tokens(c.relative_token_time),
+            "rounds": f"{fmt.count(c.rounds)} {noun(c.rounds, 'round')}",
         }
         for c in told
     ]  # fmt: skip

@@ -17,6 +17,7 @@ from tracelens.reporters.html.markup import Markup, join, tag
 from tracelens.reporters.html.parts import sql_button, table
 from tracelens.reporters.sheet import name_of
 from tracelens.reporters.verdicts import gate_apart, verdict
+from tracelens.wording import many
 
 #: Classes that a page keeps of each end: it is for reading, and a file for every class is one command away.
 MOST_OF_AN_END = 40
@@ -108,7 +109,7 @@ def _rule(page: Page, gated: bool) -> list[str]:
     options = page.gate.options
     rule = (
         f"gate: what tracelens gate decides: GO or NO_GO where the whole interval lies {100 * options.margin:.3g} % or "
-        f"more from 1.0, from {options.min_requests} requests worth {LEAST_EFFECTIVE:g} of equal length on"
+        f"more from 1.0, from {many(options.min_requests, 'request')} worth {LEAST_EFFECTIVE:g} of equal length on"
     )
     return [rule] if gated else []
 

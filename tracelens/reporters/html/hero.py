@@ -11,6 +11,7 @@ from tracelens.reporters.html.markup import Markup, join, tag
 from tracelens.reporters.html.parts import term
 from tracelens.reporters.tables import RHO_SIGN, Figures, k_text, rho
 from tracelens.reporters.verdicts import verdict
+from tracelens.wording import many
 
 _WORDS = {
     "pays": "Speculation pays",
@@ -145,11 +146,11 @@ def _strip(page: Page, classes: list[Class]) -> Markup:
     told.sort(key=lambda c: _WORST.index(c.verdict))  # and in each by time, as they come
     chips = [_chip(c) for c in told[:_CHIPS]]
     rest = told[_CHIPS:]
-    more = [tag("a", f"{len(rest)} more class{'es'[: 2 * (len(rest) > 1)]}: {_counts(rest)}", href="#classes")]
+    more = [tag("a", f"{many(len(rest), 'more class', 'more classes')}: {_counts(rest)}", href="#classes")]
     warned = sum(w.code != NOTHING for w in page.report.warnings)
     missing = answer.lacking(page.report.coverage)
     notes = [
-        tag("a", f"{warned} warning{'' if warned == 1 else 's'}", href="#warnings", class_="alert" if warned else None)
+        tag("a", many(warned, "warning"), href="#warnings", class_="alert" if warned else None)
         if warned
         else tag("span", "no warnings"),
         tag("a", f"{answer.figures_told(missing)} not in these logs", href="#coverage") if missing else "",

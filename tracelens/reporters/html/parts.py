@@ -8,6 +8,7 @@ from tracelens.analysis.results import Missing
 from tracelens.reporters.charts.drawn import Absent, Drawn, Head, Numbers
 from tracelens.reporters.definitions import DEFINITIONS
 from tracelens.reporters.html.markup import Markup, join, tag
+from tracelens.wording import many
 
 # Tables shorter than this need no filter.
 _FILTER_FROM = 6
@@ -92,7 +93,7 @@ def figure(found: Drawn, parts: Sequence[str], *, wide: bool = False) -> Markup:
         choice = tag("label", tag("span", "Class of traffic", class_="sr"), tag("select", *options, class_="choice"),
                      class_="js")  # fmt: skip
     numbers = tag(
-        "details", tag("summary", f"Numbers ({len(found.numbers.rows)} rows)"),
+        "details", tag("summary", f"Numbers ({many(len(found.numbers.rows), 'row')})"),
         table(found.numbers, found.title), class_="numbers-of",
     )  # fmt: skip
     terms = join((term(name, DEFINITIONS[name].title) for name in found.terms if name in DEFINITIONS), " · ")
