@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from tracelens import api
 from tracelens.analysis import selection
+from tracelens.ingest import run
+from tracelens.ingest.options import IngestOptions
 from tracelens.lake import connection
 
 ROOT = Path(__file__).parent.parent.parent
@@ -88,4 +91,35 @@ def test_a_statement_that_needs_more_goes_on_without_the_bound() -> None:
     connection._bound(con)
     con.execute("set memory_limit = '20MB'; set temp_directory = ''")
     assert connection.answered(con, "select len(list(i)) as n from range(5000000) t(i)") == (["n"], [(5_000_000,)])
+    assert limit_of(con) == "762.9 MiB"
     con.close()
+
+
+def test_and_one_that_needs_more_than_twice_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    con = connection.silent()
+    before = limit_of(con)
+    connection._bound(con)
+    monkeypatch.setattr(connection, "TWICE", "25MB")
+    con.execute("set memory_limit = '20MB'; set temp_directory = ''")
+    assert connection.answered(con, "select len(list(i)) as n from range(5000000) t(i)") == (["n"], [(5_000_000,)])
+    assert limit_of(con) == before
+    con.close()
+
+
+def limit_of(con: duckdb.DuckDBPyConnection) -> str:
+    found = con.execute("select current_setting('memory_limit')").fetchone()
+    assert found is not None
+    return str(found[0])
+
+
+def test_windows_and_requests_count_beside_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.ingest([str(ROOT / "samples/vllm-site/k3/server.log")], tmp_path, IngestOptions(year=2026))
+    con = connection.connect(tmp_path)
+    found = con.execute("select (select count(*) from windows) + (select count(*) from requests)").fetchone()
+    con.close()
+    assert found is not None
+    for many, spills in ((found[0], True), (found[0] + 1, False)):
+        monkeypatch.setattr(connection, "MANY", many)
+        con = connection.connect(tmp_path, bound=True)
+        assert connection.has_spill(con) is spills
+        con.close()

@@ -45,10 +45,8 @@ _SCRAPED = """
 select count(*) from read_parquet(getvariable('lake_files')['sources'], union_by_name = true)
 where len(list_filter(map_keys(surfaces), lambda s: contains(s, 'metrics'))) > 0
 """
-_RECORDED = """
-select sum(list_sum(map_values(rows)))
-from read_parquet(getvariable('lake_files')['sources'], union_by_name = true)
-"""
+_RECORDS = "list_sum(map_values(rows))"
+_UNITS = "coalesce(rows['windows'], 0) + coalesce(rows['requests'], 0)"
 # What lists views: it must meet all of them.
 _CATALOG = re.compile(r"\b(show|describe|summarize|duckdb_\w+|information_schema|sqlite_master|pg_\w+)\b", re.I)
 _VIEW = re.compile(r"^create or replace view (\w+) as", re.MULTILINE)
@@ -59,8 +57,12 @@ TINY = 1 << 20
 FEW = 100_000
 #: From this size on, what an analysis keeps goes to a file of its own, and DuckDB's memory is bounded, bytes.
 LARGE = 209_715_200
+#: And from so many windows and requests on: each is a unit of the intervals' sums, 64 columns wide, however few bytes
+#: it takes in a file.
+MANY = 400_000
 #: That bound.
 MEMORY = "400MB"
+TWICE = "800MB"
 #: The database of that file.
 SPILL = "spill"
 
@@ -125,7 +127,10 @@ def connect(
             weakref.finalize(con, reading.release)
         else:
             reading.release()
-        if bound and _size(path for paths in files.values() for path in paths) >= LARGE:
+        set_files(con, files)
+        if bound and (
+            _size(path for paths in files.values() for path in paths) >= LARGE or _recorded(con, _UNITS) >= MANY
+        ):
             _bound(con)
         _define_tables(con, lake, files, folders if lock else None, keep=keep)
     except BaseException:
@@ -164,14 +169,14 @@ def _define_tables(
 ) -> None:
     con.execute("set timezone = 'UTC'")
     con.execute("set variable lake = $lake", {"lake": _plain(str(lake))})
-    set_files(con, files)
     if folders is not None:
         con.execute("set allowed_directories = $1", [[*folders, *map(_plain, folders)]])
         con.execute("set enable_external_access = false")
     progress.connected(con)
     _check_version(con, lake)
     views = _lake_views(con)
-    if not keep or not (_size(path for paths in files.values() for path in paths) <= TINY or _records(con) <= FEW):
+    size = _size(path for paths in files.values() for path in paths)
+    if not keep or not (size <= TINY or _recorded(con, _RECORDS) <= FEW):
         con.execute(views)
         _keep_copies(con)
         return
@@ -224,17 +229,18 @@ def has_spill(con: duckdb.DuckDBPyConnection) -> bool:
 def answered(
     con: duckdb.DuckDBPyConnection, sql: str, values: Sequence[object] = ()
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Names and rows of a statement; where the bound on memory is too low for it, without that bound from here on."""
+    """Names and rows of a statement; where the bound on memory is too low for it, with twice of it, then without."""
     import duckdb
 
     try:
         cursor = con.execute(sql, list(values))
         return [str(column[0]) for column in cursor.description or ()], cursor.fetchall()
     except duckdb.OutOfMemoryException:
-        if not has_spill(con) or con.execute("select getvariable('unbound')").fetchone() == (True,):
+        raised = con.execute("select coalesce(getvariable('bound_raised'), 0)").fetchone()
+        if not has_spill(con) or raised == (2,):
             raise
-        con.execute("set variable unbound = true")
-        con.execute("reset memory_limit")
+        again = f"set memory_limit = '{TWICE}'" if raised == (0,) else "reset memory_limit"
+        con.execute(f"set variable bound_raised = {1 if raised == (0,) else 2}; {again}")
         return answered(con, sql, values)
     except duckdb.Error as error:
         broken = damage.named("", _files_of(con)) if damage.is_sign(error) else None
@@ -280,12 +286,13 @@ def _several_scraped(con: duckdb.DuckDBPyConnection) -> bool:
     return False
 
 
-def _records(con: duckdb.DuckDBPyConnection) -> float:
-    """Records of all sources, by the ledger; infinite where it does not say."""
+def _recorded(con: duckdb.DuckDBPyConnection, what: str) -> float:
+    """Sum of a figure of all sources, by the ledger; infinite where it does not say."""
     import duckdb
 
+    ledger = "read_parquet(getvariable('lake_files')['sources'], union_by_name = true)"
     with suppress(duckdb.Error):  # a ledger of somebody else, without the column or with another in its place
-        found = con.execute(_RECORDED).fetchone()
+        found = con.execute(f"select sum({what}) from {ledger}").fetchone()
         return math.inf if found is None or found[0] is None else float(found[0])
     return math.inf
 
