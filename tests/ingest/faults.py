@@ -1,9 +1,10 @@
 """Ingests in processes of their own that are killed, or whose disk fails, at any step that they take to the disk.
 
 Run as a script it reads `KIND STEP LAKE` from stdin: it forks, and the child ingests the logs of the command line
-into the lake, or with `--forget` forgets the sources of these names. At the n-th file that it opens to write, makes,
-renames, removes or waits for, it is killed as by kill -9 or gets an error from the system. Another child looks at what
-is left and runs the same command again. Nothing has started a thread before the forks.
+into the lake (with `--parts` each of them in parts), or with `--forget` forgets the sources of these names. At the n-th
+file that it opens to write, makes, renames, removes or waits for, it is killed as by kill -9 or gets an error from the
+system. Another child looks at what is left and runs the same command again. Nothing has started a thread before the
+forks.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ def arm(kind: str, at: int, lake: str) -> list[int]:
 
     os.fsync = ticking(lambda handle: None)  # nobody pulls the plug: the disk need not be waited for
     pq.write_table = ticking(pq.write_table)
+    for name in ("write_table", "close"):
+        setattr(pq.ParquetWriter, name, ticking(getattr(pq.ParquetWriter, name)))
     sys.addaudithook(hook)
     return count
 
@@ -81,13 +84,25 @@ def whole(lake: Path) -> bool:
     return not any(counts.values())
 
 
+def in_parts() -> None:
+    """Put a log together some lines at a time."""
+    from tracelens.ingest import parts, read
+    from tracelens.sources import stream
+
+    parts.PART, read.BATCH, read._BLOCK, stream._HEAD = 4, 1, 400, 64
+    stream.BlockStream.__init__.__kwdefaults__["block_bytes"] = 400
+
+
 def _act(lake: Path, asked: list[str]) -> None:
-    """What the command line says: logs to ingest, or `--forget` and names of sources."""
+    """What the command line says: logs to ingest (behind `--parts` in parts), or `--forget` and names of sources."""
     from tracelens.ingest.options import IngestOptions
     from tracelens.ingest.run import ingest
     from tracelens.lake import ledger
     from tracelens.lake.forget import forget_named
 
+    if asked[0] == "--parts":
+        in_parts()
+        asked = asked[1:]
     if asked[0] != "--forget":
         ingest(asked, lake, IngestOptions(year=2026, jobs=1))
         return

@@ -85,6 +85,21 @@ def test_a_fault_at_any_step_and_then_the_rows_of_an_undisturbed_run(logs: Path,
     survived(cases, failed(cases, logs), undisturbed["rows"])
 
 
+def test_a_fault_at_any_step_of_a_log_in_parts(tmp_path: Path) -> None:
+    """Its files are open from the first part to the last."""
+    logs, calm = tmp_path / "logs", tmp_path / "calm"
+    logs.mkdir()
+    lines = [interval(f"{hour:02d}:00:00", accepted=hour) for hour in range(24)]
+    (logs / "server.log").write_text(log(*lines, *(line.replace("05-06", "05-07") for line in lines)))
+    [undisturbed] = failed([("kill", -1, calm)], "--parts", logs)
+    assert len(everything(calm)["windows"]) == 48
+    [whole] = failed([("kill", -1, tmp_path / "whole")], logs)
+    assert (undisturbed["how"], undisturbed["rows"]) == ("done", whole["rows"])
+    assert undisturbed["steps"] > whole["steps"] + 4
+    cases = [(kind, step, tmp_path / f"lake-{kind}-{step}") for kind, step in sampled(undisturbed["steps"])]
+    survived(cases, failed(cases, "--parts", logs), undisturbed["rows"])
+
+
 def test_a_fault_at_any_step_of_a_forget(tmp_path: Path) -> None:
     """A source with files of its own, and one whose rows lie with another's; both go, or none of them."""
     lake, asked = shared_lake(tmp_path)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import pickle
 from collections.abc import Sequence
 from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -284,6 +286,39 @@ def test_a_file_that_grows_while_it_is_read(tmp_path: Path) -> None:
     assert made.entry is not None
     assert made.entry["lines"] == len(lines) + 1
     assert {row["source_id"] for row in rows["windows"]} == {made.entry["source_id"]}
+
+
+def test_a_file_that_is_another_one_now(tmp_path: Path) -> None:
+    """Rotated while it is read, and by chance as long as before."""
+    path = tmp_path / "server.log"
+    text = "".join(line + "\n" for line in long_log().lines)
+    path.write_text(text)
+    begun = parts.InParts.begin
+
+    def rotate(self: parts.InParts, of: Any = None) -> Any:
+        path.unlink()
+        path.write_text(text.replace("Running: 3", "Running: 4"))
+        return begun(self, of)
+
+    with patch.object(parts.InParts, "begin", rotate):
+        made, rows, said = staged(path, tmp_path / "parts", 10, year=2026)
+    assert in_one_go(said)
+    assert made.entry is not None
+    assert made.entry["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert 3 not in {row["running"] for row in rows["windows"]}
+
+
+def test_a_process_that_is_killed(tmp_path: Path) -> None:
+    class Killed(Inline):
+        def submit(self, work: Any, file: SourceFile, span: tuple[int, int]) -> Future[Reading]:
+            if len(self.spans) == 2:
+                future: Future[Reading] = Future()
+                future.set_exception(BrokenProcessPool("it was terminated abruptly"))
+                return future
+            return super().submit(work, file, span)
+
+    with patch(f"{__name__}.Inline", Killed):
+        assert by_one(same(long_log().lines, 10, year=2026, range_=20_000))
 
 
 def test_a_fault_of_a_reader_in_a_part_sends_the_log_to_the_other_road(monkeypatch: pytest.MonkeyPatch) -> None:

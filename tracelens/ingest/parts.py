@@ -113,9 +113,10 @@ class InParts:
         """Learn the digest of the whole; a stream that is being read need not make it any more.
 
         Raises:
-            Unproved: the source is in the lake, or no text in UTF-8.
+            Unproved: the source is in the lake, no text in UTF-8, or no more what was read.
         """
-        with BlockStream(self._file, block_bytes=_PIECE, checkpoints=self._checkpoints) as whole:
+        sizes = self._checkpoints if stream is None else (*self._checkpoints, stream.bytes)
+        with BlockStream(self._file, block_bytes=_PIECE, checkpoints=sizes) as whole:
             for _ in whole.pieces():
                 pass
             whole.end()
@@ -123,8 +124,11 @@ class InParts:
         if scan.sha256 in self._known:
             raise Unproved("a source that is in the lake")
         if stream is not None:
+            if scan.prefixes.get(stream.bytes) != stream.sha256:
+                raise Unproved("a file that changes")
             stream.without_figures()
-        self.written = Begun(scan)
+        prefixes = {n: digest for n, digest in scan.prefixes.items() if n in self._checkpoints}
+        self.written = Begun(replace(scan, prefixes=prefixes))
         return self.written
 
     def _keep(self, engine: str, made: Finished, written: Begun) -> None:

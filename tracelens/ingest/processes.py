@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+
+def begin() -> None:
+    """What a process does before it reads: Ctrl-C ends it at once, and only the first process says something."""
+    from tracelens.cli import without_pandas
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    without_pandas()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import closing
 from multiprocessing import get_context
 
@@ -17,7 +17,7 @@ from tracelens.engines.base import Engine, Parsed
 from tracelens.ingest import signals
 from tracelens.ingest.fast import Unproved
 from tracelens.ingest.parts import InParts
-from tracelens.ingest.processes import shared_cores
+from tracelens.ingest.processes import begin, shared_cores
 from tracelens.ingest.read import Reading, is_lines, read_span
 from tracelens.ingest.refused import Refused
 from tracelens.sources.discover import SourceFile
@@ -61,6 +61,20 @@ def read_ranges(
     Raises:
         Unproved: it is to be read by one process.
     """
+    try:
+        return _read_by(processes, file, engines, chosen, parts, progress)
+    except BrokenExecutor as error:  # killed, for want of memory say
+        raise Unproved("a process that reads has ended") from error
+
+
+def _read_by(
+    processes: int,
+    file: SourceFile,
+    engines: Sequence[Engine],
+    chosen: str,
+    parts: InParts,
+    progress: Callable[[int], None] | None,
+) -> Reading:
     whole = Reading("", 0, 0, "", "", (), False, {}, {e.name: Parsed(rejects=Refused()) for e in engines}, Refused())
     envelopes: set[str] = set()
     with shared_cores(processes), closing(_pool(processes, chosen)) as pool:
@@ -103,10 +117,9 @@ _engines: list[Engine] = []  # set once, when a process starts
 
 
 def _start(chosen: str) -> None:
-    from tracelens.cli import without_pandas
     from tracelens.engines import load
 
-    without_pandas()
+    begin()
     _engines[:] = load(chosen)
 
 

@@ -19,7 +19,7 @@ from tracelens.executors import Executor
 from tracelens.ingest import copies, signals
 from tracelens.ingest.labels import Labels, read_labels, read_rules
 from tracelens.ingest.options import IngestOptions, Staged, Summary
-from tracelens.ingest.processes import shared_cores
+from tracelens.ingest.processes import begin, shared_cores
 from tracelens.ingest.redact import held, redaction_of
 from tracelens.ingest.rows import parse_sets
 from tracelens.ingest.spread import stage_spread
@@ -262,10 +262,9 @@ _worker_tools: list[_Tools] = []  # set once, by the initialiser of a worker pro
 
 
 def _start_worker(options: IngestOptions, labels: Labels, told: int | None) -> None:
-    from tracelens.cli import without_pandas
     from tracelens.engines import load
 
-    without_pandas()
+    begin()
     if told is not None:
         logs.to_stderr(told)
 
