@@ -2,6 +2,7 @@
 
     faults      an error of the disk (EIO, ENOSPC), and a kill -9, at every write, make, rename, remove and fsync of an
                 ingest that makes a lake and of one that replaces a source in it
+    parts       the same of an ingest that writes a long log in parts
     forgets     the same of `tracelens forget` with sources of their own files and of a merged one
     kills       kill -9 of an ingest at a moment drawn by chance
     fuzz        samples of every surface, damaged: bits, cuts, doubled and swapped pieces, huge and odd numbers, nesting
@@ -101,6 +102,18 @@ def injected(work: Path, quick: bool) -> list[Row]:
     for name, base in (("first", None), ("replacing", earlier)):
         _faulted(work / name, base, [logs], _EVERY[quick], counts)
     return _fault_rows("an ingest", counts, quick, time.monotonic() - begun)
+
+
+def parted(work: Path, quick: bool) -> list[Row]:
+    """The same of an ingest of a log that is put together in parts: its files are open from the first to the last."""
+    import faults
+    from test_ingest_crash import long_log
+
+    begun = time.monotonic()
+    logs = long_log(work / "logs")
+    counts = {kind: [0, 0] for kind in faults.KINDS}
+    _faulted(work / "parts", None, ["--parts", logs], _EVERY[quick], counts)
+    return _fault_rows("an ingest in parts", counts, quick, time.monotonic() - begun)
 
 
 def forgotten(work: Path, quick: bool) -> list[Row]:
@@ -369,7 +382,7 @@ def crowded(work: Path, quick: bool) -> list[Row]:
     ]  # fmt: skip
 
 
-RUNS: tuple[Callable[[Path, bool], list[Row]], ...] = (injected, forgotten, killed, fuzzed, planted, crowded)
+RUNS: tuple[Callable[[Path, bool], list[Row]], ...] = (injected, parted, forgotten, killed, fuzzed, planted, crowded)
 
 
 def main() -> None:
