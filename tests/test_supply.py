@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+import tomllib
 from pathlib import Path
 
 import canaries
@@ -21,6 +23,36 @@ def test_every_dependency_has_a_lower_bound() -> None:
     assert len(found) >= 12
     assert all(re.fullmatch(r"[\w.-]+==\d[\w.]*(; .*)?", text) for text in found)
     assert "duckdb==2.0" in found
+
+
+def test_supported_pythons_are_told_alike() -> None:
+    from benchmarks.lowest import supported
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    first, last = supported()[0], supported()[-1]
+    assert project["project"]["requires-python"] == f">={first}"
+    assert project["tool"]["mypy"]["python_version"] == first
+    assert f"Python {first}–{last};" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_pythons_are_found_that_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version manager puts commands on the search path that only say that their version is not switched on."""
+    from benchmarks.lowest import found, version
+
+    here = "{}.{}".format(*sys.version_info)
+    assert version(sys.executable) == here
+    kept = tmp_path / "versions" / "3.99.2" / "bin" / "python"
+    for path, text in ((tmp_path / "python3.99", "exit 127"), (kept, "echo 3.99")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    assert version(tmp_path / "python3.99") is None
+    assert version(tmp_path / "nothing") is None
+    assert found(here) == Path(sys.executable)
+    assert found("3.99") == kept
+    assert found("3.98") is None
 
 
 def test_licences_may_go_along() -> None:
