@@ -6,8 +6,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from ingest_logs import interval
 
-from tests.ingest.ingest_logs import interval
 from tracelens.ingest import run
 from tracelens.ingest.options import IngestOptions
 

@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from roads import ENGINES, heard
+from vllm_lines import c_line, engine_line, iteration, v0_line
 
-from tests.engines.vllm_lines import c_line, engine_line, iteration, v0_line
-from tests.ingest.roads import ENGINES, heard
 from tracelens.ingest import parts, ranges, read
 from tracelens.ingest.labels import Labels
 from tracelens.ingest.options import IngestOptions, Staged
@@ -268,24 +268,47 @@ def test_a_start_that_is_told_of_in_two_parts() -> None:
     assert in_one_go(same(log.lines, 10, year=2026))
 
 
-def test_a_file_that_grows_while_it_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [None, 20_000])
+def test_a_file_that_grows_while_it_is_read(size: int | None, tmp_path: Path) -> None:
+    """It is read to where it was when its digest was made."""
+    path = tmp_path / "server.log"
+    lines = long_log().lines
+    path.write_text("".join(line + "\n" for line in lines))
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    begun = parts.InParts.begin
+
+    def grow(self: parts.InParts, *given: Any, **named: Any) -> Any:
+        if size is None:
+            found = begun(self, *given, **named)
+        with path.open("a") as file:
+            file.write(lines[-1].replace("Accepted: ", "Accepted: 1") + "\ntorn")
+        return found if size is None else begun(self, *given, **named)
+
+    with patch.object(parts.InParts, "begin", grow):
+        made, rows, said = staged(path, tmp_path / "parts", 10, year=2026, range_=size)
+    assert not in_one_go(said)
+    assert not by_one(said)
+    assert made.entry is not None
+    assert (made.entry["lines"], made.entry["sha256"]) == (len(lines), digest)
+    assert {row["source_id"] for row in rows["windows"]} == {digest[:16]}
+
+
+def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     lines = long_log().lines
     path.write_text("".join(line + "\n" for line in lines))
     begun = parts.InParts.begin
 
-    def grow(self: parts.InParts, of: Any = None) -> Any:
-        found = begun(self, of)
-        with path.open("a") as file:
-            file.write(lines[-1].replace("Accepted: ", "Accepted: 1") + "\n")
+    def shrink(self: parts.InParts, *given: Any, **named: Any) -> Any:
+        found = begun(self, *given, **named)
+        os.truncate(path, path.stat().st_size // 2)
         return found
 
-    with patch.object(parts.InParts, "begin", grow):
-        made, rows, said = staged(path, tmp_path / "parts", 10, year=2026)
+    with patch.object(parts.InParts, "begin", shrink):
+        made, _, said = staged(path, tmp_path / "parts", 10, year=2026)
     assert in_one_go(said)
     assert made.entry is not None
-    assert made.entry["lines"] == len(lines) + 1
-    assert {row["source_id"] for row in rows["windows"]} == {made.entry["source_id"]}
+    assert made.entry["bytes"] == path.stat().st_size
 
 
 def test_a_file_that_is_another_one_now(tmp_path: Path) -> None:
@@ -295,10 +318,10 @@ def test_a_file_that_is_another_one_now(tmp_path: Path) -> None:
     path.write_text(text)
     begun = parts.InParts.begin
 
-    def rotate(self: parts.InParts, of: Any = None) -> Any:
+    def rotate(self: parts.InParts, *given: Any, **named: Any) -> Any:
         path.unlink()
         path.write_text(text.replace("Running: 3", "Running: 4"))
-        return begun(self, of)
+        return begun(self, *given, **named)
 
     with patch.object(parts.InParts, "begin", rotate):
         made, rows, said = staged(path, tmp_path / "parts", 10, year=2026)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from canonical import LINES, WRONG
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from roads import CLEAN, take
 
 from tracelens.ingest.walk import Cut, Form, Same, Texts, Walker, form_of
 
@@ -160,3 +162,23 @@ def test_what_is_no_form() -> None:
     assert found is not None
     assert [f.key for f in found[0].fields] == ["a"]
     assert found[0].fields[0].before == b'{"record":"round","a":'
+
+
+def test_a_file_that_grows_is_read_to_where_its_digest_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tracelens.ingest import quick
+
+    path = tmp_path / "rounds.jsonl"
+    lines = ['{"record":"round","ts":"2026-05-06T12:00:00Z","drafted":3,"accepted":1}\n'] * 400
+    path.write_text("".join(lines))
+    scan = quick.scan
+
+    def grow(*given: Any) -> Any:
+        found = scan(*given)
+        with path.open("a") as file:
+            file.write(lines[0] + lines[0][:30])
+        return found
+
+    monkeypatch.setattr(quick, "scan", grow)
+    made = take(path, tmp_path / "staging", quick=True)
+    assert made.road == CLEAN
+    assert len(made.rows("rounds")) == 400

@@ -57,6 +57,29 @@ def test_plain(tmp_path: Path) -> None:
         assert block.line == TEXT[: block.offset].count(b"\n") + 1
 
 
+@pytest.mark.parametrize("limit", [0, 1, 999, 1000, 4321, len(TEXT), len(TEXT) + 1])
+@pytest.mark.parametrize("codec", [None, "gzip"])
+def test_a_limit_is_the_end(tmp_path: Path, limit: int, codec: str | None) -> None:
+    packed = TEXT if codec is None else CODECS[codec](TEXT)
+    stream, blocks = read(tmp_path, packed, block_bytes=1000, limit=limit, checkpoints=[limit])
+    assert joined(blocks) == TEXT[:limit]
+    assert (stream.bytes, stream.problems) == (min(limit, len(TEXT)), [])
+    assert stream.sha256 == hashlib.sha256(TEXT[:limit]).hexdigest()
+
+
+@pytest.mark.parametrize(("first", "behind"), [(0, 100), (40, 99), (100, 5000), (0, 5000)])
+@pytest.mark.parametrize("block_bytes", [7, 1000, 1 << 20])
+def test_a_span_of_lines(tmp_path: Path, first: int, behind: int, block_bytes: int) -> None:
+    starts = [0]
+    for line in TEXT.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    span = (starts[first], starts[behind])
+    stream, blocks = read(tmp_path, TEXT, block_bytes=block_bytes, span=span, figures=False)
+    assert joined(blocks) == TEXT[slice(*span)]
+    assert (stream.bytes, stream.lines, stream.problems) == (span[1] - span[0], behind - first, [])
+    assert all(TEXT[block.offset :].startswith(block.data) for block in blocks)
+
+
 def test_empty(tmp_path: Path) -> None:
     stream, blocks = read(tmp_path, b"", checkpoints=[0])
     assert blocks == []

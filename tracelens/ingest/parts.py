@@ -109,14 +109,18 @@ class InParts:
             made = self._finished(engine, partial(assembly.part, mine))
             self._keep(engine, made, written)
 
-    def begin(self, stream: BlockStream | None = None) -> Begun:
-        """Learn the digest of the whole; a stream that is being read need not make it any more.
+    def begin(self, stream: BlockStream | None = None, limit: int | None = None) -> Begun:
+        """Learn the digest of the whole, as it is now: a log of a server that runs grows while it is read.
+
+        Args:
+            stream: what is being read; it makes no digest any more, and ends where the whole did.
+            limit: bytes of the whole.
 
         Raises:
             Unproved: the source is in the lake, no text in UTF-8, or no more what was read.
         """
         sizes = self._checkpoints if stream is None else (*self._checkpoints, stream.bytes)
-        with BlockStream(self._file, block_bytes=_PIECE, checkpoints=sizes) as whole:
+        with BlockStream(self._file, block_bytes=_PIECE, checkpoints=sizes, limit=limit) as whole:
             for _ in whole.pieces():
                 pass
             whole.end()
@@ -126,7 +130,7 @@ class InParts:
         if stream is not None:
             if scan.prefixes.get(stream.bytes) != stream.sha256:
                 raise Unproved("a file that changes")
-            stream.without_figures()
+            stream.without_figures(scan.bytes)
         prefixes = {n: digest for n, digest in scan.prefixes.items() if n in self._checkpoints}
         self.written = Begun(replace(scan, prefixes=prefixes))
         return self.written

@@ -173,7 +173,7 @@ def _blocks(
     """
     walker = Walker(plan.form)
     lines = 0
-    with BlockStream(file, block_bytes=_BLOCK, figures=False) as stream:
+    with BlockStream(file, block_bytes=_BLOCK, figures=False, limit=found.bytes) as stream:
         for block in stream:
             cut = walker.cut(block.data)
             columns, right = _columns(plan, cut)

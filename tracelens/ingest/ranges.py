@@ -82,7 +82,7 @@ def _read_by(
         spans = _spans(file)
         for span in _some(spans, processes * _AHEAD):
             waiting.append(pool.submit(_read, file, span))
-        scan = parts.begin().scan
+        scan = parts.begin(limit=file.size).scan
         while waiting:
             found = waiting.popleft().result()
             for span in _some(spans, 1):

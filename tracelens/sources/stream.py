@@ -40,7 +40,8 @@ class BlockStream:
 
     `takes` looks at the first bytes and says whether they are of something that is no text and is wanted all the same:
     it is given as it is. Without `figures` no digest is made: the source is read a second time. `span` is the first
-    byte and the one behind the last of whole lines of a plain file in UTF-8: nothing else is read then.
+    byte and the one behind the last of whole lines of a plain file in UTF-8: nothing else is read then. `limit` is
+    where the source ends, in decompressed bytes, however long it has grown.
 
     Attributes, final after iteration:
         compression: gzip, zstd, bz2, xz or none, by the first bytes.
@@ -67,6 +68,7 @@ class BlockStream:
         takes: Callable[[bytes], bool] | None = None,
         figures: bool = True,
         span: tuple[int, int] | None = None,
+        limit: int | None = None,
     ) -> None:
         self.source = source
         self.compression = "none"
@@ -81,6 +83,7 @@ class BlockStream:
         self._takes = takes
         self._figures = figures
         self._span = span
+        self._limit = limit
         self._checkpoints = sorted(set(checkpoints))
         self._hash = hashlib.sha256()
         self._text_hash: Any = None
@@ -125,9 +128,10 @@ class BlockStream:
         """Give blocks of about so many bytes from here on."""
         self._block_bytes = size
 
-    def without_figures(self) -> None:
-        """Make no digest from here on: it was made in another pass."""
+    def without_figures(self, limit: int) -> None:
+        """Make no digest from here on, and end at `limit`: another pass has made the digest of so many bytes."""
         self._figures = False
+        self._limit = limit
 
     def allow_lines(self, longest: int) -> None:
         """Take lines of up to so many bytes from here on."""
@@ -181,7 +185,10 @@ class BlockStream:
         pending = list(self._checkpoints)
         while pending and pending[0] <= 0:
             self.prefix_sha256[pending.pop(0)] = self._hash.hexdigest()
-        for piece in self._raw():
+        for whole in self._raw():
+            piece = whole if self._limit is None else whole[: max(0, self._limit - self.bytes)]
+            if not piece:
+                return
             done = 0
             while self._figures and pending and pending[0] <= self.bytes + len(piece):
                 n = pending.pop(0)
