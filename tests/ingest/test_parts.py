@@ -20,8 +20,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roads import ENGINES, heard
-from vllm_lines import c_line, engine_line, iteration, v0_line
 
+from tests.engines.vllm_lines import c_line, engine_line, iteration, v0_line
 from tracelens.ingest import parts, ranges, read
 from tracelens.ingest.labels import Labels
 from tracelens.ingest.options import IngestOptions, Staged
