@@ -8,6 +8,11 @@ def many(number: float, one: str, several: str = "") -> str:
     return f"{number:,} {noun(number, one, several)}"
 
 
+def in_a_line(name: object) -> str:
+    """A name that somebody else gave, within one line of a message."""
+    return "\\n".join(str(name).splitlines())
+
+
 def noun(number: float, one: str, several: str = "") -> str:
     """The word alone, where its number is written in another way or place."""
     return one if number == 1 else several or f"{one}s"

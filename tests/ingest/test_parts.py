@@ -331,6 +331,39 @@ def test_a_file_that_is_another_one_now(tmp_path: Path) -> None:
     assert 3 not in {row["running"] for row in rows["windows"]}
 
 
+def test_a_file_that_is_written_anew_in_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    text = "".join(line + "\n" for line in long_log().lines)
+    path.write_text(text)
+    begun = parts.InParts.begin
+
+    def rewrite(self: parts.InParts, *given: Any, **named: Any) -> Any:
+        found = begun(self, *given, **named)
+        path.write_text(text.replace("Running: 3", "Running: 4"))
+        os.utime(path, (1, 1))
+        return found
+
+    with patch.object(parts.InParts, "begin", rewrite):
+        made, rows, said = staged(path, tmp_path / "parts", 10, year=2026)
+    assert in_one_go(said)
+    assert made.entry is not None
+    assert made.entry["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert 3 not in {row["running"] for row in rows["windows"]}
+
+
+def test_line_ends_that_change_in_the_first_block() -> None:
+    lines = long_log().lines
+    text = "".join(line + ("\n" if i < 20 else "\r\n") for i, line in enumerate(lines)).encode()
+    for size in (None, 30_000):
+        with patch.object(parts, "_PIECE", 300):
+            assert not in_one_go(same(text, 100, year=2026, range_=size))
+
+
+def test_a_long_first_line_is_a_document_to_all() -> None:
+    text = b'{"a": "' + b"x" * 2_000_000 + b'"}\n' + "".join(line + "\n" for line in long_log().lines).encode()
+    same(text, 100, year=2026, range_=30_000, block=4 << 20)
+
+
 def test_a_process_that_is_killed(tmp_path: Path) -> None:
     class Killed(Inline):
         def submit(self, work: Any, file: SourceFile, span: tuple[int, int]) -> Future[Reading]:

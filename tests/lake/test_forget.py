@@ -254,6 +254,45 @@ def test_a_bucket_that_lost_a_file_of_the_ledger(tmp_path: Path) -> None:
         assert read(lake, *logs(tmp_path)) == 3
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_folder_that_lost_a_file_of_the_ledger(packed: bool, tmp_path: Path) -> None:
+    """Nothing names it there; rows of no source that is listed tell of it."""
+    lake = tmp_path / "lake"
+    for number in range(3):
+        (tmp_path / f"{number}.jsonl").write_text(log(number))
+        read(lake, tmp_path / f"{number}.jsonl")
+    if packed:
+        compact(lake)
+        (tmp_path / "2.jsonl").write_text(log(9))
+        read(lake, tmp_path / "2.jsonl")
+    kept = id_of(lake, "2.jsonl") if not packed else id_of(lake, "0.jsonl")
+    gone = next(e.file for e in ledger.read(lake).entries if e.source_id == kept)
+    remove(lake, gone)
+    left = {e.source_id for e in ledger.read(lake).entries}
+    assert len(left) == (1 if packed else 2)
+    done = forget_missing(lake)
+    assert (done.sources, done.unlisted, done.files) == ((), 3 if packed else 1, ())
+    assert {row["source_id"] for row in cells(lake, "rounds")} == left
+    assert forget_missing(lake) == Forgotten()
+    read(lake, *logs(tmp_path))
+    assert len(cells(lake, "rounds")) == 3 * ROWS["rounds"]
+
+
+def cells(lake: Path, table: str) -> list[dict[str, Any]]:
+    with reading(lake) as held:
+        files = [path for name, path in held.files.items() if name.startswith(f"{table}/")]
+        return [row for path in files for row in pq.ParquetFile(path).read(["source_id"]).to_pylist()]
+
+
+def test_a_name_forges_no_line(tmp_path: Path) -> None:
+    (tmp_path / "b\nError: x.jsonl").write_text(log(1))
+    read(tmp_path / "lake", tmp_path / "b\nError: x.jsonl")
+    with pytest.raises(InputError) as error:
+        forget_named(tmp_path / "lake", ["b\nError: y.jsonl"])
+    assert "\n" not in str(error.value)
+    assert r"did you mean b\nError: x.jsonl" in str(error.value)
+
+
 def test_weights_that_hide_a_loss_are_told(tmp_path: Path) -> None:
     """Rounds of weight 10: two days rolled up stand for 400, and what is left of one for more than 40."""
     with buckets.in_memory() as lake:

@@ -40,9 +40,10 @@ _PIECE = 1 << 18
 
 @dataclass(slots=True)
 class Begun:
-    """What was written before the end of a source was seen."""
+    """What was written before the end of a source was seen; `look` is how its file was when its digest was made."""
 
     scan: Scan
+    look: tuple[int, int] | None
     rows: Counter[str] = field(default_factory=Counter)
     surfaces: Counter[str] = field(default_factory=Counter)
     rejects: Refused = field(default_factory=Refused)
@@ -106,7 +107,7 @@ class InParts:
             for surface, parts in mine.items():
                 written.surfaces[surface] += sum(frame.height for frame in parts)
                 del frames[surface]
-            made = self._finished(engine, partial(assembly.part, mine))
+            made = self._finished(engine, partial(assembly.part, mine), is_last=False)
             self._keep(engine, made, written)
 
     def begin(self, stream: BlockStream | None = None, limit: int | None = None) -> Begun:
@@ -119,9 +120,13 @@ class InParts:
         Raises:
             Unproved: the source is in the lake, no text in UTF-8, or no more what was read.
         """
+        before = _look(self._file)
         sizes = self._checkpoints if stream is None else (*self._checkpoints, stream.bytes)
-        with BlockStream(self._file, block_bytes=_PIECE, checkpoints=sizes, limit=limit) as whole:
-            for _ in whole.pieces():
+        with BlockStream(self._file, checkpoints=sizes, limit=limit) as whole:
+            pieces = whole.pieces()
+            next(pieces, b"")  # as much of it as `read` looks at first
+            whole.read_by(_PIECE)
+            for _ in pieces:
                 pass
             whole.end()
         scan = figures(whole, broken=True)
@@ -132,7 +137,7 @@ class InParts:
                 raise Unproved("a file that changes")
             stream.without_figures(scan.bytes)
         prefixes = {n: digest for n, digest in scan.prefixes.items() if n in self._checkpoints}
-        self.written = Begun(replace(scan, prefixes=prefixes))
+        self.written = Begun(replace(scan, prefixes=prefixes), before)
         return self.written
 
     def _keep(self, engine: str, made: Finished, written: Begun) -> None:
@@ -157,7 +162,7 @@ class InParts:
             raise Unproved("a new year")
         return made
 
-    def _finished(self, engine: str, make: Callable[[], Tables]) -> Finished:
+    def _finished(self, engine: str, make: Callable[[], Tables], *, is_last: bool = True) -> Finished:
         """Rows that are named and checked; what goes wrong on the way, on this road alone, is no fault yet."""
         assert self.written is not None
         faults: list[Reject] = []
@@ -165,7 +170,7 @@ class InParts:
         naming = self._naming(self.written.scan.sha256)
         try:
             with guarded(engine, faults):
-                return finish(engine, make(), naming, self._columns, self._labels, self._redaction, told)
+                return finish(engine, make(), naming, self._columns, self._labels, self._redaction, told, is_last)
         except PartsError as why:
             raise Unproved(str(why)) from why
         raise Unproved("; ".join(fault.reason for fault in faults))
@@ -196,7 +201,10 @@ class InParts:
         if self.written is None:
             return reading
         scan = self.written.scan
-        if reading.bytes != scan.bytes:
+        # A log grows behind what is read of it; one that changed and did not grow was written anew.
+        now = _look(self._file)
+        is_same = now == self.written.look or (now is not None and now[0] > (self._file.size or 0))
+        if reading.bytes != scan.bytes or not is_same:
             raise Unproved("a file that changes")
         return replace(reading, sha256=scan.sha256, prefixes=scan.prefixes, text_sha256=scan.text_sha256)
 
@@ -210,3 +218,12 @@ class InParts:
         self.close()
         for path in self._paths:
             path.unlink(missing_ok=True)
+
+
+def _look(file: SourceFile) -> tuple[int, int] | None:
+    """Size and time of change of a file, or None where it can't be looked at."""
+    try:
+        found = file.path.stat() if file.path is not None else None
+    except OSError:
+        return None
+    return None if found is None else (found.st_size, found.st_mtime_ns)

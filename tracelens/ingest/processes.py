@@ -4,16 +4,45 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import parent_process
+from multiprocessing.connection import wait
 
 
 def begin() -> None:
-    """What a process does before it reads: Ctrl-C ends it at once, and only the first process says something."""
+    """What a process does before it reads: Ctrl-C ends it at once, and only the first process says something.
+
+    It ends with the first one, too, whatever that one died of.
+    """
     from tracelens.cli import without_pandas
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    first = parent_process()
+    if first is not None:
+        threading.Thread(target=_end_with, args=(first.sentinel,), name="tracelens-parent", daemon=True).start()
     without_pandas()
+
+
+def _end_with(first: int) -> None:
+    wait([first])
+    os._exit(1)
+
+
+@contextmanager
+def quiet_start() -> Iterator[None]:
+    """A process that is started within it hears of Ctrl-C when it has begun, and not while it is loaded."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from tracelens.engines.base import Engine, Parsed
 from tracelens.ingest import signals
 from tracelens.ingest.fast import Unproved
 from tracelens.ingest.parts import InParts
-from tracelens.ingest.processes import begin, shared_cores
+from tracelens.ingest.processes import begin, quiet_start, shared_cores
 from tracelens.ingest.read import Reading, is_lines, read_span
 from tracelens.ingest.refused import Refused
 from tracelens.sources.discover import SourceFile
@@ -34,7 +34,7 @@ def is_worth(file: SourceFile) -> bool:
     """Whether a file is a large log, plain and in UTF-8."""
     if file.path is None or (file.size or 0) < SMALLEST:
         return False
-    with BlockStream(file, block_bytes=1 << 16, takes=signals.is_wanted) as stream:
+    with BlockStream(file, takes=signals.is_wanted) as stream:
         head = next(stream.pieces(), b"")
         plain = stream.compression == "none" and stream.encoding == "utf-8"
     return plain and not stream.binary and is_lines(head)
@@ -81,12 +81,12 @@ def _read_by(
         waiting = deque[Future[Reading]]()
         spans = _spans(file)
         for span in _some(spans, processes * _AHEAD):
-            waiting.append(pool.submit(_read, file, span))
+            waiting.append(_submitted(pool, file, span))
         scan = parts.begin(limit=file.size).scan
         while waiting:
             found = waiting.popleft().result()
             for span in _some(spans, 1):
-                waiting.append(pool.submit(_read, file, span))
+                waiting.append(_submitted(pool, file, span))
             _add(whole, found, parts)
             envelopes.update(found.envelopes)
             parts.offer(whole.parsed)
@@ -111,6 +111,11 @@ class _Pool:
 
 def _pool(processes: int, chosen: str) -> _Pool:
     return _Pool(ProcessPoolExecutor(processes, get_context("spawn"), _start, (chosen,)))
+
+
+def _submitted(pool: _Pool, file: SourceFile, span: tuple[int, int]) -> Future[Reading]:
+    with quiet_start():
+        return pool.submit(_read, file, span)
 
 
 _engines: list[Engine] = []  # set once, when a process starts

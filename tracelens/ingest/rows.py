@@ -124,10 +124,12 @@ def _typed(key: str, value: str, arrow: str) -> Any:
 def finish(
     engine: str, made: Tables, naming: Naming, columns: Mapping[str, Any], labels: Labels,
     redaction: Redaction | None = None, told: Mapping[str, Sequence[pl.DataFrame]] | None = None,
+    is_last: bool = True,
 ) -> Finished:  # fmt: skip
     """Name the runs, fill what the run knows, set constants and labels, refuse what breaks an identity; ids go last.
 
-    `told` is what `told_by` gave of rows of the source that were written before, by table.
+    `told` is what `told_by` gave of rows of the source that were written before, by table; there are no rows of `runs`
+    before the last.
     """
     import polars as pl
 
@@ -150,9 +152,10 @@ def finish(
         out.rejects += refused
         if frame.height:
             out.tables[name] = frame.select([c for c in table(name).names if c in frame.columns])
-    before = {} if told is None else told
-    seen = {name: [*before.get(name, ()), *told_by(name, out.tables)] for name in FACTS}
-    out.tables["runs"] = _run_rows(engine, runs, seen, naming, columns)
+    if is_last:
+        before = {} if told is None else told
+        seen = {name: [*before.get(name, ()), *told_by(name, out.tables)] for name in FACTS}
+        out.tables["runs"] = _run_rows(engine, runs, seen, naming, columns)
     return out
 
 
@@ -184,6 +187,8 @@ def _plain_results(runs: pl.DataFrame, made: Tables, naming: Naming, remarks: li
     import polars as pl
 
     said = pl.col("is_result").fill_null(False) & (pl.col("role") == "baseline").fill_null(False)
+    if not runs.select(said).to_series().any():
+        return runs.with_columns(is_plain=pl.lit(False)).drop("is_result")
     drafting: set[int] = set()
     facts = [f for name in FACTS if (f := getattr(made, name)) is not None]
     for frame in facts:

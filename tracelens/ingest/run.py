@@ -19,7 +19,7 @@ from tracelens.executors import Executor
 from tracelens.ingest import copies, signals
 from tracelens.ingest.labels import Labels, read_labels, read_rules
 from tracelens.ingest.options import IngestOptions, Staged, Summary
-from tracelens.ingest.processes import begin, shared_cores
+from tracelens.ingest.processes import begin, quiet_start, shared_cores
 from tracelens.ingest.redact import held, redaction_of
 from tracelens.ingest.rows import parse_sets
 from tracelens.ingest.spread import stage_spread
@@ -250,7 +250,9 @@ def _workers(
     with shared_cores(workers), ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, start) as pool:
 
         def there(batch: Sequence[Job], progress: Progress | None) -> Iterator[Staged]:
-            for job, staged in zip(batch, pool.map(_stage_in_worker, batch), strict=True):
+            with quiet_start():
+                done = pool.map(_stage_in_worker, batch)
+            for job, staged in zip(batch, done, strict=True):
                 if progress is not None:
                     progress(job.file.name, job.file.size or 0)
                 yield staged

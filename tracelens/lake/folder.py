@@ -112,6 +112,8 @@ class _FolderWriting:
 
     def recover(self) -> None:
         """As `Writing`."""
+        if (self._root / journal.STAGING).is_symlink():  # whatever lies behind it is not ours to clear away
+            raise InputError(f"{self._root / journal.STAGING} is a link: a lake's own folder is to be there; remove it")
         (self._root / journal.STAGING / journal.READERS).touch()
         journal.settle(self._root)
         waiting = {j.folder for j in journal.pending(self._root)}

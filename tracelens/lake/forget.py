@@ -20,7 +20,7 @@ from tracelens.lake.connection import check
 from tracelens.lake.parquet import write_empty
 from tracelens.lake.snapshot import reading
 from tracelens.lake.store import EMPTY, Store, Transaction
-from tracelens.wording import many
+from tracelens.wording import in_a_line, many
 
 log = logging.getLogger(__name__)
 _COLUMNS = ("source_id", "name", "rows", "also_named", "same_as")
@@ -166,24 +166,25 @@ def _named(root: Path, rows: Sequence[_Row], wanted: str) -> str:
     """
     if any(row["source_id"] == wanted for row in rows):
         return wanted
-    found = [row for row in rows if row["name"] == wanted]
+    found = sorted((row for row in rows if row["name"] == wanted), key=lambda row: str(row["source_id"]))
     if len(found) == 1:
         return str(found[0]["source_id"])
     if found:
         listed = "".join(f"\n  {row['source_id']}  {_size(row)}" for row in found[:_LISTED])
         more = f"\n  and {len(found) - _LISTED:,} more" if len(found) > _LISTED else ""
         raise InputError(
-            f"{len(found)} sources of the lake at {root} are named {wanted}: name one by its id{listed}{more}"
+            f"{len(found)} sources of the lake at {root} are named {in_a_line(wanted)}: name one by its id"
+            f"{listed}{more}"
         )
     holder = next((row for row in rows if wanted in (row["also_named"] or ())), None)
     if holder is not None:
         raise InputError(
-            f"{wanted} is in the lake at {root} as {holder['name']}, whose copy it is: name that one "
-            f"({holder['source_id']})"
+            f"{in_a_line(wanted)} is in the lake at {root} as {in_a_line(holder['name'])}, whose copy it is: name that "
+            f"one ({holder['source_id']})"
         )
     near = difflib.get_close_matches(wanted, [row["name"] or "" for row in rows] + [r["source_id"] for r in rows], n=3)
-    hint = f"did you mean {' or '.join(near)}?" if near else "`tracelens query sources` lists them"
-    raise InputError(f"no source {wanted} in the lake at {root}: {hint}")
+    hint = f"did you mean {' or '.join(map(in_a_line, near))}?" if near else "`tracelens query sources` lists them"
+    raise InputError(f"no source {in_a_line(wanted)} in the lake at {root}: {hint}")
 
 
 def _size(row: _Row) -> str:

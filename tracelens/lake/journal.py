@@ -16,9 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tracelens.errors import InputError
 from tracelens.lake import locks
 from tracelens.lake.place import is_remote
-from tracelens.lake.schema import TABLES
+from tracelens.lake.schema import TABLES, is_in_a_table
 from tracelens.lake.storage import storage_of
 
 STAGING = ".staging"
@@ -45,10 +46,14 @@ class Journal:
 
 
 def pending(root: Path) -> list[Journal]:
-    """The commits of a lake whose files are not all moved yet, in their order."""
+    """The commits of a lake whose files are not all moved yet, in their order.
+
+    Raises:
+        InputError: one of them is broken, or names a file outside of the lake's tables.
+    """
     try:
         with os.scandir(root / STAGING) as entries:
-            folders = [Path(e.path) for e in entries if e.is_dir()]
+            folders = [Path(e.path) for e in entries if e.is_dir(follow_symlinks=False)]
     except (FileNotFoundError, NotADirectoryError):
         return []
     found = []
@@ -56,9 +61,22 @@ def pending(root: Path) -> list[Journal]:
         path = folder / JOURNAL
         try:
             told, written = json.loads(path.read_text(encoding="utf-8")), path.stat().st_mtime
+            add, delete = ([str(name) for name in told[key]] for key in ("add", "delete"))
+            number = int(told.get("number", 0))
         except FileNotFoundError:
             continue  # not committed, or finished just now
-        found.append(Journal(folder, told.get("number", 0), tuple(told["add"]), tuple(told["delete"]), written))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(
+                f"{path} can't be read ({type(error).__name__}): it is broken or not tracelens' own; move it away"
+            ) from error
+        # Whoever wrote it: nothing is moved to a place outside of the lake, nor removed there.
+        strange = [name for name in (*add, *delete) if not is_in_a_table(name)]
+        if strange:
+            raise InputError(
+                f"{path} names a file outside of the lake's tables ({strange[0][:200]}): tracelens writes no such "
+                "thing; where you did not make that file, don't use this lake"
+            )
+        found.append(Journal(folder, number, tuple(add), tuple(delete), written))
     return sorted(found, key=lambda j: (j.number, j.folder.name))
 
 

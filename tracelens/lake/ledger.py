@@ -156,7 +156,8 @@ def _rows(path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
         if isinstance(error, OSError) and error.errno:  # the system's trouble, not the file's
             raise InputError(f"{path} can't be read: {os.strerror(error.errno)}; try again") from error
         raise InputError(
-            f"{path} can't be read ({type(error).__name__}): it is broken or not tracelens' own; move it away"
+            f"{path} can't be read ({type(error).__name__}): it is broken or not tracelens' own; move it away, "
+            "then `tracelens forget --missing` takes out the rows of the sources that only it lists"
         ) from error
     return [row | dict.fromkeys(absent) for row in found] if absent else found
 

@@ -15,7 +15,7 @@ from typing import Any
 from tracelens.errors import InputError
 from tracelens.lake.bucket import Bucket
 from tracelens.lake.lease import PREFIX
-from tracelens.lake.schema import TABLES
+from tracelens.lake.schema import TABLES, is_in_a_table
 
 COMMITS = ".commits"
 RETIRED = ".retired"
@@ -110,8 +110,7 @@ def decode(content: bytes, bucket: Bucket) -> Manifest:
 def _check_keys(bucket: Bucket, keys: Iterable[str]) -> None:
     """Nothing is fetched to a place outside of the private folder, nor cleared away there, whoever wrote the bucket."""
     for key in keys:
-        table, *rest = key.split("/")
-        if table not in TABLES or not rest or not {"", ".", ".."}.isdisjoint(rest) or "\0" in key:
+        if not is_in_a_table(key):
             raise InputError(
                 f"the lake at {bucket.root} names a file outside of its tables ({key[:200]}): tracelens writes no such "
                 f"thing; where you did not make that object, don't use this bucket"

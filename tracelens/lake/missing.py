@@ -74,7 +74,7 @@ def find(root: Path, brought: Mapping[str, Mapping[str, int]], lost: frozenset[s
                 gone.add(source)
             elif has_lost_rolled and here.is_rolled and here.rows - expected > 0.5:
                 unsure.add(source)
-    no_ledger = any(name.startswith("sources/") and name not in EMPTY.values() for name in files)
+    no_ledger = lost is None or any(name.startswith("sources/") and name not in EMPTY.values() for name in files)
     unlisted = _unlisted(root, brought.keys(), files) if no_ledger else frozenset()
     return Missing(files, frozenset(gone), unlisted, frozenset(unsure - gone))
 

@@ -125,6 +125,12 @@ def table(name: str) -> Table:
     return Table(name, document["description"], columns)
 
 
+def is_in_a_table(name: str) -> bool:
+    """Whether a name of a file in a lake (`rounds/date=…/x.parquet`) is one below a table, and nowhere else."""
+    first, *rest = name.split("/")
+    return first in TABLES and bool(rest) and {"", ".", ".."}.isdisjoint(rest) and "\0" not in name and "\\" not in name
+
+
 def newer(lake: object, version: int) -> str:
     """What is said of a lake of a later version than this code knows."""
     return (

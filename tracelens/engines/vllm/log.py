@@ -62,7 +62,8 @@ class Log:
         tables.windows = self._windows(text, runs, tables)
         tables.requests = self._requests(text)
         if _ENGINE in text:
-            self._near = text[_ENGINE].filter(pl.col("line") > last - windows.NEAR_LINES)
+            told = text[_ENGINE] if self._near is None else pl.concat([self._near, text[_ENGINE]], how="diagonal")
+            self._near = told.filter(pl.col("line") > last - windows.NEAR_LINES)
         self._line, self._told = last, runs
         return tables
 
