@@ -112,7 +112,11 @@ def test_strict(tool: Tool, log: Path, tmp_path: Path) -> None:
     code, out, err = tool("ingest", log, "--strict")
     assert code == 1
     assert "1 window" in out  # what is good is kept all the same
-    assert err.startswith("Error: --strict: 1 record was refused")
+    assert err.startswith('Error: --strict: 1 record was refused; see `tracelens query "from rejects"`')
+    err = tool("ingest", log, "--strict", "--lake", "another one")[2]
+    assert err.startswith(
+        "Error: --strict: 1 record was refused; see `tracelens query \"from rejects\" --lake 'another one'`"
+    )
     (tmp_path / "good.log").write_text(GOOD.replace("150", "151") + "\n")
     assert tool("ingest", "good.log", "--strict")[0] == 0
 

@@ -133,7 +133,8 @@ def ingest(
         )
     if strict and summary.rejects:
         refused = many(summary.rejects, "record was", "records were")
-        raise RejectsError(f'--strict: {refused} refused; see `tracelens query "from rejects"`')
+        place = ingested.place_option(lake)
+        raise RejectsError(f'--strict: {refused} refused; see `tracelens query "from rejects"{place}`')
 
 
 def pairs(sets: list[str]) -> dict[str, str]:

@@ -45,6 +45,11 @@ def write_json(summary: Summary, gaps: Sequence[Missing], out: TextIO) -> None:
     json_.write(document, out)
 
 
+def place_option(lake: Path) -> str:
+    """What a command needs to find the lake, behind its other words; nothing where it would be looked for."""
+    return "" if lake == Path("lake") else f" --lake {visible(shlex.quote(str(lake)))}"
+
+
 def write_text(summary: Summary, gaps: Sequence[Missing], lake: Path, out: TextIO) -> None:
     """A summary that ends with what to do next."""
     counts = ", ".join(
@@ -87,7 +92,7 @@ def write_text(summary: Summary, gaps: Sequence[Missing], lake: Path, out: TextI
         out.write(_IDS[summary.request_ids])
     _gaps(gaps, out)
     if summary.surfaces:
-        place = "" if lake == Path("lake") else f" --lake {visible(shlex.quote(str(lake)))}"
+        place = place_option(lake)
         out.write(f"Next: tracelens report --by task_type{place}\n")
 
 
