@@ -311,39 +311,21 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
     assert made.entry["bytes"] == path.stat().st_size
 
 
-def test_a_file_that_is_another_one_now(tmp_path: Path) -> None:
-    """Rotated while it is read, and by chance as long as before."""
+@pytest.mark.parametrize("rotated", [True, False])
+def test_a_file_with_other_lines_now(rotated: bool, tmp_path: Path) -> None:
+    """Rotated before its digest was made, or written anew in its place after that; as long as before."""
     path = tmp_path / "server.log"
     text = "".join(line + "\n" for line in long_log().lines)
     path.write_text(text)
     begun = parts.InParts.begin
 
-    def rotate(self: parts.InParts, *given: Any, **named: Any) -> Any:
-        path.unlink()
-        path.write_text(text.replace("Running: 3", "Running: 4"))
-        return begun(self, *given, **named)
-
-    with patch.object(parts.InParts, "begin", rotate):
-        made, rows, said = staged(path, tmp_path / "parts", 10, year=2026)
-    assert in_one_go(said)
-    assert made.entry is not None
-    assert made.entry["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert 3 not in {row["running"] for row in rows["windows"]}
-
-
-def test_a_file_that_is_written_anew_in_its_place(tmp_path: Path) -> None:
-    path = tmp_path / "server.log"
-    text = "".join(line + "\n" for line in long_log().lines)
-    path.write_text(text)
-    begun = parts.InParts.begin
-
-    def rewrite(self: parts.InParts, *given: Any, **named: Any) -> Any:
-        found = begun(self, *given, **named)
+    def change(self: parts.InParts, *given: Any, **named: Any) -> Any:
+        found = None if rotated else begun(self, *given, **named)
         path.write_text(text.replace("Running: 3", "Running: 4"))
         os.utime(path, (1, 1))
-        return found
+        return found or begun(self, *given, **named)
 
-    with patch.object(parts.InParts, "begin", rewrite):
+    with patch.object(parts.InParts, "begin", change):
         made, rows, said = staged(path, tmp_path / "parts", 10, year=2026)
     assert in_one_go(said)
     assert made.entry is not None

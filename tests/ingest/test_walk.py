@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from roads import CLEAN, take
 
 from tracelens.ingest.walk import Cut, Form, Same, Texts, Walker, form_of
+from tracelens.sources.discover import discover
+from tracelens.sources.stream import BlockStream
 
 FORM = {"ts": "2026-04-19T00:00:00Z", "id": "r1", "n": 5, "t": 1.5, "ok": True, "name": "chat"}
 
@@ -182,3 +184,17 @@ def test_a_file_that_grows_is_read_to_where_its_digest_ends(tmp_path: Path, monk
     made = take(path, tmp_path / "staging", quick=True)
     assert made.road == CLEAN
     assert len(made.rows("rounds")) == 400
+
+
+def test_line_ends_that_change_in_the_first_block_have_the_digest_of_all_roads(tmp_path: Path) -> None:
+    from tracelens.ingest import quick
+
+    path = tmp_path / "rounds.jsonl"
+    line = b'{"record":"round","ts":"2026-05-06T12:00:00Z","drafted":3,"accepted":1}'
+    path.write_bytes((line + b"\n") * 5000 + (line + b"\r\n") * 100)  # the first piece of the digest's holds none
+    (file,) = discover([str(path)])[0]
+    with BlockStream(file) as stream:
+        assert len(list(stream)) == 1
+    assert path.stat().st_size > quick._PIECE
+    assert stream.text_sha256 is not None
+    assert quick.scan(file, ()).text_sha256 == stream.text_sha256

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,8 +111,11 @@ def scan(file: SourceFile, checkpoints: Sequence[int]) -> Scan:
     Raises:
         Unproved: it is no text in UTF-8.
     """
-    with BlockStream(file, block_bytes=_PIECE, checkpoints=checkpoints) as stream:
-        for _ in stream:
+    with BlockStream(file, checkpoints=checkpoints) as stream:
+        pieces = stream.pieces()
+        head = next(pieces, b"")  # as much of it as other roads look at for its line ends
+        stream.read_by(_PIECE)
+        for _ in stream.blocks(chain([head] if head else [], pieces)):
             pass
     return figures(stream, broken=True)
 
