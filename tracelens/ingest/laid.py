@@ -21,10 +21,11 @@ from tracelens.ingest.fast import RUN_FACTS, Unproved, Written, broken_identity
 from tracelens.ingest.fast_sql import names_in
 from tracelens.ingest.refused import Refused
 from tracelens.ingest.walk import Places, Same
-from tracelens.lake.parquet import ROW_GROUP, rows_writer
+from tracelens.lake.parquet import ROW_GROUP, Behind, rows_writer
 from tracelens.lake.schema import DAY_OF, NO_DAY, table
 
 if TYPE_CHECKING:
+    from tracelens.engines.base import Reject
     from tracelens.ingest.redact import Redaction
     from tracelens.ingest.rows import Naming
 
@@ -62,6 +63,7 @@ class Laid:
         self._coded: frozenset[str] | None = None  # columns written by their dictionary
         self._days: dict[int | None, list[pa.Table]] = {}
         self._writers: dict[int | None, Any] = {}
+        self._behind = Behind()
 
     def add(self, columns: dict[str, Any], lines: Places, offsets: Places) -> None:
         """Rows of a block.
@@ -80,11 +82,17 @@ class Laid:
         if self._rows >= ROW_GROUP:
             self._flush()
 
-    def finish(self, staging: Path) -> Written:
-        """Write what is left, and move the files to their places below `staging`."""
+    def finish(self, staging: Path, lines: int, problems: tuple[Reject, ...]) -> Written:
+        """Write what is left, and move the files to their places below `staging`.
+
+        Args:
+            staging: folder of the transaction.
+            lines, problems: of the whole file, for `Written`.
+        """
         self._flush()
         for day in list(self._days):
             self._write_day(day)
+        self._behind.wait()
         for day, writer in self._writers.items():
             writer.close()
             name = NO_DAY if day is None else (_EPOCH + dt.timedelta(days=day)).date().isoformat()
@@ -92,7 +100,7 @@ class Laid:
             target.parent.mkdir(parents=True, exist_ok=True)
             self._path(day).replace(target)
         runs = tuple(self._runs[key] for key in sorted(self._runs))
-        return Written(self._name, self._written, runs, self._faults)
+        return Written(self._name, self._written, runs, self._faults, lines, problems)
 
     def _flush(self) -> None:
         if not self._rows:
@@ -223,13 +231,14 @@ class Laid:
             if len(self._writers) >= _MOST_DAYS:
                 raise Unproved("rows of many days")
             self._writers[day] = rows_writer(self._path(day), rows.schema)
-        self._writers[day].write_table(rows, row_group_size=max(1, rows.num_rows))
+        self._behind.write(self._writers[day], rows)
 
     def _path(self, day: int | None) -> Path:
         return self._folder / f"{day}.parquet"
 
     def close(self) -> None:
         """Close the files, written to their end or not."""
+        self._behind.close()
         for writer in self._writers.values():
             writer.close()
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens.engines.base import Assembly, Context, Engine, Parsed, PartsError, PartsReader, Reject, Tables
-from tracelens.ingest.fast import Scan, Unproved, figures
+from tracelens.ingest.digest import Digest
+from tracelens.ingest.fast import Unproved
 from tracelens.ingest.guard import guarded
 from tracelens.ingest.holdings import Held, held_by
 from tracelens.ingest.refused import Refused
@@ -35,15 +36,13 @@ if TYPE_CHECKING:
 
 # Lines that are put together at once: some 50 MB while it is done.
 PART = 49_152
-_PIECE = 1 << 18
 
 
 @dataclass(slots=True)
 class Begun:
-    """What was written before the end of a source was seen; `look` is how its file was when its digest was made."""
+    """What was written before the end of a source was seen."""
 
-    scan: Scan
-    look: tuple[int, int] | None
+    digest: Digest
     rows: Counter[str] = field(default_factory=Counter)
     surfaces: Counter[str] = field(default_factory=Counter)
     rejects: Refused = field(default_factory=Refused)
@@ -120,16 +119,9 @@ class InParts:
         Raises:
             Unproved: the source is in the lake, no text in UTF-8, or no more what was read.
         """
-        before = _look(self._file)
         sizes = self._checkpoints if stream is None else (*self._checkpoints, stream.bytes)
-        with BlockStream(self._file, checkpoints=sizes, limit=limit) as whole:
-            pieces = whole.pieces()
-            next(pieces, b"")  # as much of it as `read` looks at first
-            whole.read_by(_PIECE)
-            for _ in pieces:
-                pass
-            whole.end()
-        scan = figures(whole, broken=True)
+        digest = Digest.of(self._file, sizes, limit)
+        scan = digest.scan
         if scan.sha256 in self._known:
             raise Unproved("a source that is in the lake")
         if stream is not None:
@@ -137,7 +129,7 @@ class InParts:
                 raise Unproved("a file that changes")
             stream.without_figures(scan.bytes)
         prefixes = {n: digest for n, digest in scan.prefixes.items() if n in self._checkpoints}
-        self.written = Begun(replace(scan, prefixes=prefixes), before)
+        self.written = Begun(Digest(replace(scan, prefixes=prefixes), digest.look))
         return self.written
 
     def _keep(self, engine: str, made: Finished, written: Begun) -> None:
@@ -167,7 +159,7 @@ class InParts:
         assert self.written is not None
         faults: list[Reject] = []
         told = {name: self._told.get((engine, name), []) for name in FACTS}
-        naming = self._naming(self.written.scan.sha256)
+        naming = self._naming(self.written.digest.scan.sha256)
         try:
             with guarded(engine, faults):
                 return finish(engine, make(), naming, self._columns, self._labels, self._redaction, told, is_last)
@@ -184,7 +176,7 @@ class InParts:
         """Write rows of a table that has days."""
         assert self.written is not None
         if name not in self._writers:
-            self._writers[name] = DayWriters(name, self._placed, self.written.scan.sha256[:16])
+            self._writers[name] = DayWriters(name, self._placed, self.written.digest.scan.sha256[:16])
         self._writers[name].write(frame)
         self.written.rows[name] += frame.height
 
@@ -200,12 +192,8 @@ class InParts:
         """
         if self.written is None:
             return reading
-        scan = self.written.scan
-        # A log grows behind what is read of it; one that changed and did not grow was written anew.
-        now = _look(self._file)
-        is_same = now == self.written.look or (now is not None and now[0] > (self._file.size or 0))
-        if reading.bytes != scan.bytes or not is_same:
-            raise Unproved("a file that changes")
+        self.written.digest.check(self._file, reading.bytes)
+        scan = self.written.digest.scan
         return replace(reading, sha256=scan.sha256, prefixes=scan.prefixes, text_sha256=scan.text_sha256)
 
     def close(self) -> None:
@@ -218,12 +206,3 @@ class InParts:
         self.close()
         for path in self._paths:
             path.unlink(missing_ok=True)
-
-
-def _look(file: SourceFile) -> tuple[int, int] | None:
-    """Size and time of change of a file, or None where it can't be looked at."""
-    try:
-        found = file.path.stat() if file.path is not None else None
-    except OSError:
-        return None
-    return None if found is None else (found.st_size, found.st_mtime_ns)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ import pyarrow as pa
 
 from tracelens.engines.generic import rules
 from tracelens.engines.units import INT32_MAX
-from tracelens.ingest.fast import Scan, Shape, Unproved, Written, figures
+from tracelens.ingest.fast import Shape, Unproved, Written
 from tracelens.ingest.laid import Laid, picked
 from tracelens.ingest.sift import BadLine
 from tracelens.ingest.stamps import Stamps
@@ -28,6 +27,7 @@ from tracelens.lake.schema import table
 from tracelens.sources.stream import Block, BlockStream
 
 if TYPE_CHECKING:
+    from tracelens.ingest.digest import Digest
     from tracelens.ingest.redact import Redaction
     from tracelens.ingest.rows import Naming
     from tracelens.sources.discover import SourceFile
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 _SAMPLE_LINES = 64
 # Two steps of memory per line and key: a block must fit the caches of a core, and not be all overhead.
 _BLOCK = 2 << 20
-_PIECE = 1 << 18  # of a file that is only hashed: it stays in the cache, and its memory is not given back and fetched
 # More rows of other forms than one in so many: then the other roads are quicker, and hold fewer of them in memory.
 _MOST_OTHERS = 8
 _FEW = 4096
@@ -105,25 +104,10 @@ def _by_steps(name: str, columns: Collection[str]) -> bool:
     return name == "rounds" and "step_id" in columns and not {"step_share", "batch_size"} & set(columns)
 
 
-def scan(file: SourceFile, checkpoints: Sequence[int]) -> Scan:
-    """Read a file for the ledger's figures.
-
-    Raises:
-        Unproved: it is no text in UTF-8.
-    """
-    with BlockStream(file, checkpoints=checkpoints) as stream:
-        pieces = stream.pieces()
-        head = next(pieces, b"")  # as much of it as other roads look at for its line ends
-        stream.read_by(_PIECE)
-        for _ in stream.blocks(chain([head] if head else [], pieces)):
-            pass
-    return figures(stream, broken=True)
-
-
 def write(
     file: SourceFile,
     plan: Plan,
-    found: Scan,
+    digest: Digest,
     constants: Mapping[str, Any],
     naming: Callable[[], Naming],
     staging: Path,
@@ -135,24 +119,29 @@ def write(
     Args:
         file: the file.
         plan: what `plan_of` said.
-        found: what `scan` counted.
+        digest: of the file.
         constants: canonical columns set for all rows; none of them is a key of the file.
         naming: names the runs, as far as the lines handed on tell.
         staging: folder of the transaction.
         take: called with the lines that are to be read one by one; gives the rows that such lines have made so far.
         redaction: how ids are hashed; None keeps them.
 
+    Returns:
+        What was written, with the lines of the file.
+
     Raises:
-        Unproved: the file is for another road; nothing is left below `staging`.
+        Unproved: the file is for another road, or no more what it was; nothing is left below `staging`.
     """
     import tempfile
 
     waiting = _Waiting(take)
-    with tempfile.TemporaryDirectory(prefix="quick-", dir=staging) as folder:
+    # No digest is made, and nothing is read that the file has grown by.
+    stream = BlockStream(file, block_bytes=_BLOCK, figures=False, limit=digest.scan.bytes)
+    with stream, tempfile.TemporaryDirectory(prefix="quick-", dir=staging) as folder:
         laid: Laid | None = None
         named = None
         try:
-            for block, cut, kept, columns in _blocks(file, plan, found, waiting):
+            for block, cut, kept, columns in _blocks(stream, plan, waiting):
                 if laid is None:
                     waiting.hand_on()  # a record of the run stands first
                     named = naming()
@@ -161,36 +150,31 @@ def write(
             waiting.hand_on()
             if laid is None or (naming() != named and "run_id" not in plan.columns.values()):
                 raise Unproved("the run of rows is told below them")
-            return laid.finish(staging)
+            digest.check(file, stream.bytes)
+            return laid.finish(staging, stream.lines, tuple(stream.problems))
         finally:
             if laid is not None:
                 laid.close()
 
 
-def _blocks(
-    file: SourceFile, plan: Plan, found: Scan, waiting: _Waiting
-) -> Iterator[tuple[Block, Cut, Places, dict[str, Any]]]:
+def _blocks(stream: BlockStream, plan: Plan, waiting: _Waiting) -> Iterator[tuple[Block, Cut, Places, dict[str, Any]]]:
     """Blocks, cut; which of their lines are rows, and the canonical columns of these.
 
     Raises:
-        Unproved: too few lines are of the form, or the file is no more what it was.
+        Unproved: too few lines are of the form.
     """
     walker = Walker(plan.form)
-    lines = 0
-    with BlockStream(file, block_bytes=_BLOCK, figures=False, limit=found.bytes) as stream:
-        for block in stream:
-            cut = walker.cut(block.data)
-            columns, right = _columns(plan, cut)
-            lines += len(cut.starts)
-            waiting.add(block, cut, right)
-            if waiting.rows > _FEW and waiting.rows * _MOST_OTHERS > lines:
-                raise Unproved("many rows of other forms")
-            if right.all():
-                yield block, cut, cut.taken, columns
-            else:
-                yield block, cut, cut.taken[right], {k: picked(v, right) for k, v in columns.items()}
-    if (stream.lines, stream.bytes) != (found.lines, found.bytes):
-        raise Unproved("a file that changes")
+    for block in stream:
+        cut = walker.cut(block.data)
+        block.lines = len(cut.starts)
+        columns, right = _columns(plan, cut)
+        waiting.add(block, cut, right)
+        if waiting.rows > _FEW and waiting.rows * _MOST_OTHERS > block.line + block.lines:
+            raise Unproved("many rows of other forms")
+        if right.all():
+            yield block, cut, cut.taken, columns
+        else:
+            yield block, cut, cut.taken[right], {k: picked(v, right) for k, v in columns.items()}
 
 
 class _Waiting:

@@ -82,7 +82,7 @@ def _read_by(
         spans = _spans(file)
         for span in _some(spans, processes * _AHEAD):
             waiting.append(_submitted(pool, file, span))
-        scan = parts.begin(limit=file.size).scan
+        scan = parts.begin(limit=file.size).digest.scan
         while waiting:
             found = waiting.popleft().result()
             for span in _some(spans, 1):

@@ -13,6 +13,7 @@ from pathlib import Path
 from tracelens import logs
 from tracelens.engines.base import Engine, Parsed
 from tracelens.ingest import fast
+from tracelens.ingest.digest import Digest
 from tracelens.ingest.labels import Labels
 from tracelens.ingest.options import Staged
 from tracelens.ingest.parts import InParts
@@ -156,7 +157,8 @@ def _walked(
     plan = quick.plan_of(head, shape)
     if plan is None:
         return None
-    found = quick.scan(job.file, job.checkpoints)
+    digest = Digest.of(job.file, job.checkpoints)
+    found = digest.scan
     if _is_known(job, found.sha256, out):
         return out
     others = _reading_of(found, engines)
@@ -174,12 +176,17 @@ def _walked(
             _with_step(others)
         return _governed(naming_of(job, found.sha256), others)
 
-    written = quick.write(job.file, plan, found, job.columns, naming, job.staging, take, job.redaction)
+    written = quick.write(job.file, plan, digest, job.columns, naming, job.staging, take, job.redaction)
     slow += len(written.faults)
     logs.info(
-        log, "lines one by one" if slow else "all by the fast road", source=job.file.name, lines=found.lines, slow=slow
+        log,
+        "lines one by one" if slow else "all by the fast road",
+        source=job.file.name,
+        lines=written.lines,
+        slow=slow,
     )
-    others.rejects += found.problems
+    others.lines = written.lines
+    others.rejects += written.problems
     return write(job, others, engines, labels, out, written)
 
 

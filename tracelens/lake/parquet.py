@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -221,3 +222,33 @@ def rows_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
         column_encoding=dict.fromkeys(rising, "DELTA_BINARY_PACKED"),
         store_schema=False,
     )
+
+
+class Behind:
+    """Writes rows in a thread of its own while the next ones are made: pyarrow holds no lock of Python meanwhile.
+
+    One table waits at most, so that memory stays bounded.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="tracelens-parquet")
+        self._last: Future[None] | None = None
+
+    def write(self, writer: pq.ParquetWriter, rows: pa.Table) -> None:
+        """Write rows as one group, when those before are written.
+
+        Raises:
+            OSError: of this or of an earlier call, a full disk say.
+        """
+        self.wait()
+        self._last = self._pool.submit(writer.write_table, rows, row_group_size=max(1, rows.num_rows))
+
+    def wait(self) -> None:
+        """Wait until all is written; raises as `write`."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
+
+    def close(self) -> None:
+        """Let go of the thread; what it writes is written to its end, and what went wrong is not told any more."""
+        self._pool.shutdown()

@@ -61,12 +61,17 @@ _MAYBE = r"^(?:\s*\{|<\d|\[pod/|\d{4}-\d\d-\d\d[Tt ]|[A-Z][a-z]{2} [ \d]\d \d\d:
 _ANSI = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])"
 
 
-def peel(frame: pl.DataFrame, needles: Sequence[str]) -> pl.DataFrame:
+#: Bytes that a line is cleaned of: the beginning of a terminal code, NUL, carriage return.
+STRANGE = (b"\x1b", b"\0", b"\r")
+
+
+def peel(frame: pl.DataFrame, needles: Sequence[str], plain: bool = False) -> pl.DataFrame:
     """Undo the envelopes of lines.
 
     Args:
         frame: `line` Int64, `offset` Int64, `text` String.
         needles: what made the lines relevant.
+        plain: none of `STRANGE` is in any line.
 
     Returns:
         The same lines with `stamp`, `stream`, `process`, `envelope` (see `LineFinder.find`), in the same order;
@@ -75,11 +80,11 @@ def peel(frame: pl.DataFrame, needles: Sequence[str]) -> pl.DataFrame:
     import polars as pl
 
     none = pl.lit(None, pl.String)
-    frame = frame.with_columns(
-        _clean(frame["text"]),
-        *(none.alias(name) for name in ("stamp", "stream", "process", "envelope")),
-    )
-    frame = _peel_levels(frame, needles)
+    text = frame["text"] if plain else _clean(frame["text"])
+    bare = frame.with_columns(text, *(none.alias(name) for name in ("stamp", "stream", "process", "envelope")))
+    frame = _peel_levels(bare, needles)
+    if plain and frame is bare:
+        return frame
     if frame["text"].str.contains("\r", literal=True).any():
         # Only now: a carriage return lies inside the message, and cutting there first would cut an envelope.
         before = frame["text"]

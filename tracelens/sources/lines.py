@@ -110,7 +110,8 @@ class LineFinder:
         self._found, self._joined, self._pieces, self._lines, self._offsets, self.held = set(), [], [], [], [], 0
         if not pieces and not joined:
             return empty_lines()
-        return self._peeled(_frame(lines, offsets, pieces), joined)
+        data = b"".join(pieces)
+        return self._peeled(_frame(lines, offsets, pieces, data), joined, data)
 
     def finish(self) -> pl.DataFrame:
         """What was not taken yet, and what waited for its last part when the source ended; as `take`."""
@@ -157,11 +158,12 @@ class LineFinder:
             return self._searched(self._keys, data)
         return [start for start, end in lines if self._searched(self._keys, data[start:end])]
 
-    def _peeled(self, frame: pl.DataFrame, joined: Sequence[Joined]) -> pl.DataFrame:
+    def _peeled(self, frame: pl.DataFrame, joined: Sequence[Joined], data: bytes) -> pl.DataFrame:
         import polars as pl
 
-        from tracelens.sources.envelopes import peel
+        from tracelens.sources.envelopes import STRANGE, peel
 
+        plain = not joined and not any(byte in data for byte in STRANGE)
         if joined:
             extra = {
                 "line": [one.line for one in joined],
@@ -170,7 +172,7 @@ class LineFinder:
             }
             more = pl.DataFrame(extra, schema={"line": pl.Int64, "offset": pl.Int64, "text": pl.String})
             frame = pl.concat([frame, more]).sort("line", maintain_order=True)
-        peeled = peel(frame, self._texts)
+        peeled = peel(frame, self._texts, plain)
         if peeled["envelope"].null_count() < peeled.height:
             self.envelopes.update(peeled["envelope"].drop_nulls().unique().to_list())
         return peeled
@@ -200,8 +202,10 @@ def _gathered(
     import numpy as np
 
     data = block.data
-    find = _few if len(hits) * _SPARSE < len(data) else _many
-    index, starts, ends = find(data, hits)
+    if len(hits) * _SPARSE < len(data):
+        index, starts, ends = _few(data, hits)
+    else:
+        index, starts, ends, block.lines = _many(data, hits)
     if taken:
         ranges = np.asarray(taken, np.int64)
         which = np.searchsorted(ranges[:, 0], starts, side="right") - 1
@@ -211,8 +215,8 @@ def _gathered(
     return index + block.line, starts + block.offset, pieces
 
 
-def _many(data: bytes, hits: list[int]) -> tuple[Positions, Positions, Positions]:
-    """Numbers (from 0), starts and ends of the lines that are hit, by the ends of all lines."""
+def _many(data: bytes, hits: list[int]) -> tuple[Positions, Positions, Positions, int]:
+    """Numbers (from 0), starts and ends of the lines that are hit, by the ends of all lines; and how many these are."""
     import numpy as np
 
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
@@ -221,7 +225,7 @@ def _many(data: bytes, hits: list[int]) -> tuple[Positions, Positions, Positions
     index = np.searchsorted(ends, np.asarray(hits, np.int64))
     index = index[np.flatnonzero(np.diff(index, prepend=-1))]
     starts = np.where(index > 0, ends[index - 1] + 1, 0)
-    return index, starts, ends[index]
+    return index, starts, ends[index], len(ends)
 
 
 def _few(data: bytes, hits: list[int]) -> tuple[Positions, Positions, Positions]:
@@ -244,13 +248,12 @@ def _few(data: bytes, hits: list[int]) -> tuple[Positions, Positions, Positions]
     return found[:, 0], found[:, 1], found[:, 2]
 
 
-def _frame(lines: Sequence[Positions], offsets: Sequence[Positions], pieces: list[bytes]) -> pl.DataFrame:
-    """Columns `line`, `offset`, `text` of lines in order."""
+def _frame(lines: Sequence[Positions], offsets: Sequence[Positions], pieces: list[bytes], data: bytes) -> pl.DataFrame:
+    """Columns `line`, `offset`, `text` of lines in order; `data` is all of them."""
     import numpy as np
     import polars as pl
     import pyarrow as pa
 
-    data = b"".join(pieces)
     edges = np.zeros(len(pieces) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, pieces), np.int64, len(pieces)), out=edges[1:])
     buffers = [None, pa.py_buffer(edges), pa.py_buffer(data)]

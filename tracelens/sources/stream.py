@@ -22,17 +22,19 @@ _PART = 1 << 17
 MAX_LINE = 8 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Block:
     """Whole lines, each ended by LF except perhaps the last of the source.
 
     `data` is UTF-8 but for what the source itself got wrong. `line` is the 1-based number of its first line,
-    `offset` the place of `data[0]` in the decompressed and transcoded stream, in bytes.
+    `offset` the place of `data[0]` in the decompressed and transcoded stream, in bytes. Who finds the ends of all its
+    lines says how many there are in `lines`, before the next block: then they are not counted again.
     """
 
     data: bytes
     line: int
     offset: int
+    lines: int | None = None
 
 
 class BlockStream:
@@ -313,18 +315,18 @@ class BlockStream:
             end = data.rfind(b"\n", pos, pos + self._max_line + 1) + 1
             if not end:
                 if pos > start:
-                    yield self._block(data[start:pos], offset + start)
+                    yield from self._block(data[start:pos], offset + start)
                 self._too_long(offset + pos)
                 self.lines += 1
                 end = start = data.find(b"\n", pos) + 1 or len(data)
             pos = end
         if start < len(data):
-            yield self._block(data[start:] if start else data, offset + start)
+            yield from self._block(data[start:] if start else data, offset + start)
 
-    def _block(self, data: bytes, offset: int) -> Block:
-        line = self.lines + 1
-        self.lines += _count_lines(data)
-        return Block(data, line, offset)
+    def _block(self, data: bytes, offset: int) -> Iterator[Block]:
+        block = Block(data, self.lines + 1, offset)
+        yield block
+        self.lines += _count_lines(data) if block.lines is None else block.lines
 
     def _too_long(self, offset: int) -> None:
         reason = f"line longer than {self._max_line} bytes"

@@ -27,11 +27,20 @@ class Once:
         found = frame.select(pl.struct(*_PRINTED, *also).hash().alias("digest"), stamped=pl.col("inner").is_not_null())
         new = (found["digest"].is_first_distinct() | ~found["stamped"]).to_numpy().copy()
         digests, stamped = found["digest"].to_numpy(), found["stamped"].to_numpy()
-        for seen in self._seen:
-            at = np.minimum(np.searchsorted(seen, digests), len(seen) - 1)
-            new &= (seen[at] != digests) | ~stamped
+        new &= ~stamped | ~self._has(digests)
         self._add(digests[new & stamped])
         return frame if new.all() else frame.filter(pl.Series(new))
+
+    def _has(self, digests: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """Which digests were seen."""
+        # Searched for in order, each is near the one before it: a third of the time.
+        order = np.argsort(digests)
+        ordered = digests[order]
+        known = np.zeros(len(digests), np.bool_)
+        for seen in self._seen:
+            at = np.minimum(np.searchsorted(seen, ordered), len(seen) - 1)
+            known[order] |= seen[at] == ordered
+        return known
 
     def _add(self, digests: npt.NDArray[np.uint64]) -> None:
         if not len(digests):
