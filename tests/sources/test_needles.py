@@ -17,9 +17,16 @@ def lines_with(data: bytes, words: list[bytes]) -> list[int]:
     return [i for i, line in enumerate(data.split(b"\n")) if any(word in line for word in words)]
 
 
+# More letters, and a log that is made of words and pieces of them: needles that share an anchor and can't overlap.
+MIXED = st.lists(st.sampled_from([b" met", b"a met", b"b met", b" metrics", b"etc"]), min_size=1, max_size=3).map(
+    b"".join
+)
+LOGS = st.lists(MIXED | st.sampled_from([b"\n", b" ", b"m", b"x"]), max_size=40).map(b"".join)
+
+
 @given(
-    WORDS,
-    st.text("ab\n", max_size=120).map(str.encode),
+    WORDS | st.lists(MIXED, min_size=1, max_size=6, unique=True),
+    st.text("ab\n", max_size=120).map(str.encode) | LOGS,
     st.text("ab", max_size=40).map(str.encode),
     st.sampled_from([0, 64]),
 )
@@ -30,6 +37,12 @@ def test_every_line_and_every_needle_is_found(words: list[bytes], data: bytes, s
     assert hits == sorted(hits)
     assert all(any(data.startswith(word, at) for word in words) for at in hits)
     assert found == {word for word in words if word in data}
+    # Again with what the first block has told of the needles.
+    with patch.object(needles, "_TOGETHER", few):
+        anchors = Anchors(words, sample)
+        anchors.hits(data)
+        again, found_again, wrong_again = anchors.hits(data)
+    assert (again, found_again, wrong_again) == (hits, found, wrong)
     with patch.object(needles, "_TOGETHER", 64 - few):
         assert Anchors(words, sample).hits(data) == (hits, found, wrong)
 

@@ -223,7 +223,8 @@ def _many(data: bytes, hits: list[int]) -> tuple[Positions, Positions, Positions
     if not data.endswith(b"\n"):
         ends = np.append(ends, len(data))
     index = np.searchsorted(ends, np.asarray(hits, np.int64))
-    index = index[np.flatnonzero(np.diff(index, prepend=-1))]
+    if len(index) > 1:
+        index = index[np.concatenate((np.ones(1, np.bool_), index[1:] != index[:-1]))]
     starts = np.where(index > 0, ends[index - 1] + 1, 0)
     return index, starts, ends[index], len(ends)
 

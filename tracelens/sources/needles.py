@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from heapq import heapify, heappop, heapreplace
-from itertools import chain
+from itertools import chain, combinations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class Anchors:
         # another one, so the needles of that one's anchor are looked for beside it.
         self._automaton = BytesAhoCorasick(self.grams, matchkind=MatchKind.LeftmostFirst)
         self._at = [_around(gram, holders) for gram in self.grams]
+        self._alone = [not _overlap(around) for around in self._at]
 
     def hits(self, data: bytes) -> tuple[list[int], set[bytes], int]:
         """Where needles begin, the needles, and how many anchors belonged to none."""
@@ -100,13 +101,20 @@ class Anchors:
         hits = []
         for i in sorted(set(index.tolist())):
             mine = np.flatnonzero(index == i)
-            for shift, needle in self._at[i]:
+            for one in tuple(self._at[i]):
+                shift, needle = one
                 starts = at[mine] + shift
                 right = _stands(data, needle, starts)
                 if right.any():
                     hits.append(starts[right])
                     found.add(needle)
                     none[mine[right]] = False
+                    if self._alone[i]:  # the others can't be there, too; this one is likely the next time
+                        mine = mine[~right]
+                        self._at[i].remove(one)
+                        self._at[i].insert(0, one)
+                        if not len(mine):
+                            break
         return (np.sort(np.concatenate(hits)).tolist() if hits else []), found, int(none.sum())
 
     def _one_by_one(self, data: bytes, matches: list[tuple[int, int, int]]) -> tuple[list[int], set[bytes], int]:
@@ -180,6 +188,15 @@ def _around(gram: bytes, holders: dict[bytes, set[bytes]]) -> list[tuple[int, by
                 continue
             found |= {(shift - at, n) for n in needles for at in range(len(n)) if n.startswith(other, at)}
     return sorted(found)
+
+
+def _overlap(around: Sequence[tuple[int, bytes]]) -> bool:
+    """Whether two of the needles may be around one anchor at the same time."""
+    for (one, a), (other, b) in combinations(around, 2):
+        start, end = max(one, other), min(one + len(a), other + len(b))
+        if end <= start or a[start - one : end - one] == b[start - other : end - other]:
+            return True
+    return False
 
 
 def _sample(data: bytes) -> bytes:
