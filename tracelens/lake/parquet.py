@@ -155,7 +155,7 @@ def to_arrow(name: str, frame: pl.DataFrame) -> pa.Table:
     types = table(name).polars_schema()
     columns: list[pa.Array | pa.ChunkedArray] = []
     for field in schema:
-        if field.name not in frame.columns:
+        if field.name not in frame.columns or frame[field.name].null_count() == frame.height:
             columns.append(pa.nulls(frame.height, field.type))
             continue
         column = frame[field.name].cast(types[field.name]).rechunk().to_arrow()
