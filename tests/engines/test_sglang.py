@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tracelens.engines.base import Context, JsonRecord, Parsed, Reject, Tables
 from tracelens.engines.sglang import ENGINE
-from tracelens.engines.sglang.windows import identified
+from tracelens.engines.sglang.windows import fitting, identified
 from tracelens.lake.schema import table
 
 DATA = Path(__file__).parent.parent / "data" / "sglang"
@@ -363,13 +363,19 @@ def test_the_rate_never_counts_as_acceptance(running: int, k: int, own: bool, da
         assert row["drafted"] is None or 0 <= row["accepted"] <= row["drafted"]
 
 
-def test_identified() -> None:
-    assert identified(np.array([2.5, 2.25]), np.array([0.5, 0.42])) == 3
-    assert identified(np.array([5.3]), np.array([0.86])) == 5
-    assert identified(np.array([2.17, 1.95]), np.array([0.54, 0.49])) == 3
-    assert identified(np.array([1.0]), np.array([0.0])) is None  # any K
-    assert identified(np.array([]), np.array([])) is None
-    assert identified(np.array([2.5]), np.array([7.0])) is None
+@pytest.mark.parametrize(
+    ("lengths", "rates", "drafts"),
+    [
+        ([2.5, 2.25], [0.5, 0.42], 3),
+        ([5.3], [0.86], 5),
+        ([2.17, 1.95], [0.54, 0.49], 3),
+        ([1.0], [0.0], None),  # any K
+        ([], [], None),
+        ([2.5], [7.0], None),
+    ],
+)
+def test_identified(lengths: list[float], rates: list[float], drafts: int | None) -> None:
+    assert identified(fitting(np.array(lengths), np.array(rates))) == drafts
 
 
 HOSTILE = st.sampled_from(

@@ -44,3 +44,31 @@ def test_what_python_writes_for_no_number_is_nothing(indent: int | None, number:
     summary = run(tmp_path / "lake", tmp_path / "x.json")
     assert summary.rejects == 0
     assert summary.rows["requests"] == 2
+
+
+@pytest.mark.parametrize(
+    "first", ["[2026-05-06 12:00:00 TP0] begin", "{'a': 1}", "[INFO] begin", "[12] begin", "[-- x"]
+)
+@pytest.mark.parametrize("limit", [100, 1 << 20])
+def test_a_log_that_begins_like_one_is_a_log(
+    first: str, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tracelens.ingest import read
+
+    line = "[2026-05-06 12:00:01] Decode batch, #running-req: 1, gen throughput (token/s): 9.00, #queue-req: 0\n"
+    (tmp_path / "x.log").write_text(f"{first}\n" + line * 20, encoding="utf-8")
+    monkeypatch.setattr(read, "DOCUMENT_LIMIT", limit)
+    done = run(tmp_path / "lake", tmp_path / "x.log")
+    assert done.rejects == 0
+    assert read.is_lines(first.encode() + b"\n")
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["[", "[ \n", "{", "{\n", '[\n  {"a": 1},', '[{"a": 1},', "[[1],", '["a",', "[1,", "[-1.5e3 ,", "[true,", "[null,"],
+)
+def test_how_a_document_begins(first: str) -> None:
+    from tracelens.ingest import read
+
+    rest = "1]" if first.startswith("[") else '"a": 1}'
+    assert not read.is_lines(f"{first}\n{rest}\n".encode())

@@ -5,32 +5,27 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import pickle
-from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from roads import ENGINES, heard
+from log_parts import Inline, by_one, in_one_go, same, staged
+from roads import ENGINES
 
 from tests.engines.vllm_lines import c_line, engine_line, iteration, v0_line
 from tracelens.ingest import digest, parts, ranges, read
 from tracelens.ingest.labels import Labels
-from tracelens.ingest.options import IngestOptions, Staged
+from tracelens.ingest.options import IngestOptions
 from tracelens.ingest.read import Reading
 from tracelens.ingest.redact import Redaction
 from tracelens.ingest.stage import stage
 from tracelens.ingest.write import Job
-from tracelens.lake.schema import TABLES
-from tracelens.sources import stream
 from tracelens.sources.discover import SourceFile, discover
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +38,6 @@ RESPONSE = (
     ' {"num_spec_steps": 2, "num_accepted_draft_tokens": 3, "num_draft_tokens": 6, "num_spec_tokens": 3,'
     ' "acceptance_histogram": [1, 0, 0, 1], "per_step_accepted": [0, 3], "per_step_drafted": [3, 3]}}}'
 )
-Tables = dict[str, list[dict[str, Any]]]
 
 
 class Log:
@@ -100,85 +94,6 @@ class Log:
 
 
 ACTS = st.lists(st.tuples(st.integers(0, 13), st.integers(1, 20)), min_size=1, max_size=30)
-
-
-class Inline:
-    """Reads ranges in this process, as they come from another one."""
-
-    def __init__(self) -> None:
-        self.spans: list[tuple[int, int]] = []
-
-    def submit(self, _: Any, file: SourceFile, span: tuple[int, int]) -> Future[Reading]:
-        self.spans.append(span)
-        future: Future[Reading] = Future()
-        future.set_result(pickle.loads(pickle.dumps(read.read_span(file, ENGINES, span))))
-        return future
-
-    def close(self) -> None:
-        pass
-
-
-def staged(path: Path, folder: Path, part: int, **options: Any) -> tuple[Staged, Tables, list[str]]:
-    """Stage a file in parts of so many records; what was staged, its rows, and what was said."""
-    (file,) = discover([str(path)])[0]
-    redaction, block, size = options.pop("redaction", None), options.pop("block", 12_000), options.pop("range_", None)
-    folder.mkdir()
-    job = Job(file, IngestOptions(**options), {}, (), {}, {}, folder, redaction, 1 if size is None else 2)
-    with (
-        patch.object(ranges, "SMALLEST", 0),
-        patch.object(ranges, "RANGE", size),
-        patch.object(ranges, "_STEP", 7),
-        patch.object(ranges, "_pool", lambda processes, chosen: Inline()),
-        patch.object(parts, "PART", part),
-        patch.object(read, "_BLOCK", block),
-        patch.object(read, "BATCH", 1),
-        patch.object(stream, "_HEAD", 64),
-        patch.dict(stream.BlockStream.__init__.__kwdefaults__, block_bytes=block),
-        heard() as said,
-    ):
-        made = stage(job, ENGINES, Labels())
-    tables = {
-        name: [row for p in sorted((folder / name).rglob("*.parquet")) for row in pq.ParquetFile(p).read().to_pylist()]
-        for name in TABLES
-    }
-    return (
-        made,
-        {
-            name: sorted(rows, key=lambda r: (r.get("source_line") or r.get("line") or 0, repr(r)))
-            for name, rows in tables.items()
-        },
-        said,
-    )
-
-
-def same(lines: Sequence[str] | bytes, part: int, modified: float | None = None, **options: Any) -> list[str]:
-    """Whether both ways give the same rows, ledger and refusals; what was said on the way in parts."""
-    with TemporaryDirectory() as place:
-        path = Path(place) / "server.log"
-        path.write_bytes(lines if isinstance(lines, bytes) else "".join(line + "\n" for line in lines).encode())
-        if modified is not None:
-            os.utime(path, (modified, modified))
-        one = {name: option for name, option in options.items() if name != "range_"}
-        whole, rows, _ = staged(path, Path(place) / "whole", 1 << 40, **one)
-        made, found, said = staged(path, Path(place) / "parts", part, **options)
-    assert found == rows
-    own = {"ingested_at", "_files"}
-    assert {k: v for k, v in (made.entry or {}).items() if k not in own} == {
-        k: v for k, v in (whole.entry or {}).items() if k not in own
-    }
-    assert made.reasons == whole.reasons
-    assert made.first_rejects == whole.first_rejects
-    assert made.started_runs == whole.started_runs
-    assert {e: h.all() for e, h in made.held.items()} == {e: h.all() for e, h in whole.held.items()}
-    return said
-
-
-def by_one(said: Sequence[str]) -> bool:
-    return any("read by one" in line for line in said)
-
-
-def in_one_go(said: Sequence[str]) -> bool:
-    return any("put together in one go" in line for line in said)
 
 
 @settings(max_examples=40)
@@ -355,7 +270,7 @@ def test_a_process_that_is_killed(tmp_path: Path) -> None:
                 return future
             return super().submit(work, file, span)
 
-    with patch(f"{__name__}.Inline", Killed):
+    with patch("log_parts.Inline", Killed):
         assert by_one(same(long_log().lines, 10, year=2026, range_=20_000))
 
 

@@ -32,6 +32,9 @@ _LONG_LINE = 1 << 20
 # Bytes that the processor's cache holds while one look at them follows the other.
 _BLOCK = 1 << 20
 _OBJECTS = re.compile(rb"\[\s*\{")
+# How JSON begins; a log may begin with `[2026-05-06 12:00:00 TP0] ` or with a dictionary as Python prints it.
+_NUMBER = rb"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
+_JSON = re.compile(rb"\{\s*(?:[\"}]|$)|\[\s*(?:[\[{\"\]]|true\b|false\b|null\b|" + _NUMBER + rb"\s*(?:,|$)|$)")
 
 
 @dataclass(slots=True)
@@ -347,7 +350,7 @@ def _opens_document(data: bytes) -> bool:
     import msgspec
 
     start = data.lstrip()
-    if start[:1] not in (b"{", b"["):
+    if not _JSON.match(start):
         return False
     first = start.split(b"\n", 1)[0]
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -153,7 +153,7 @@ def spans(simulated: pl.DataFrame, runs: pl.DataFrame) -> list[tuple[str | None,
     return out
 
 
-def forced(held: list[tuple[str | None, int, int | None, int]], line: str = "line") -> pl.Expr:
+def forced(held: Sequence[tuple[str | None, int, int | None, int]], line: str = "line") -> pl.Expr:
     """Whether a row lies under simulated acceptance: true or null."""
     hits = [
         pl.col("stream").eq_missing(pl.lit(stream, pl.String)) & (pl.col(line) >= start)

@@ -13,6 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tracelens.engines.base import PartsError
+from tracelens.engines.parted import LastOf
+from tracelens.engines.rows import Once
 from tracelens.engines.sglang.lines import DECODE, PREFILL
 
 INTERVAL = 40
@@ -24,13 +27,15 @@ _DAY_US = 86_400_000_000
 # A batch may have been larger between two lines than at either, but hardly so much.
 _CROWD = 1.5
 _HALF = 0.005 + 1e-9
-_SIDE = ["run_key", "_stream", "_dp"]
+_SERVER = ["run_key", "_stream"]
+_SIDE = [*_SERVER, "_dp"]
 
 Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 
-def identified(lengths: Floats, rates: Floats) -> int | None:
-    """Drafted tokens a round behind `accept rate`, or None where several or none fit every line.
+def fitting(lengths: Floats, rates: Floats) -> Bools:
+    """Which numbers (from 1) of drafted tokens a round are behind `accept rate` on all of N lines.
 
     The rate's denominator is fixed by the configuration, its numerator by the release: with the target's own token
     accept_len / (n + 1) (0.5.4-0.5.10), without it (accept_len - 1) / n (0.5.11+, sglang#23530). Both are printed
@@ -40,34 +45,166 @@ def identified(lengths: Floats, rates: Floats) -> int | None:
         lengths: shape (N,), `accept len` as printed.
         rates: shape (N,), `accept rate` as printed.
     """
-    if not lengths.size:
-        return None
     n = np.arange(1, _MOST_NODES + 1)[:, None]
     with_own = np.abs(rates - lengths / (n + 1)) <= _HALF + _HALF / (n + 1)
     without = np.abs(rates - (lengths - 1) / n) <= _HALF + _HALF / n
-    fits = (with_own | without) & (lengths - 1 <= n + _HALF)
-    found = np.flatnonzero(fits.all(axis=1)) + 1
+    fits: Bools = np.logical_and.reduce((with_own | without) & (lengths - 1 <= n + _HALF), axis=1)
+    return fits
+
+
+def identified(fits: Bools) -> int | None:
+    """The drafted tokens a round, or None where several numbers or none are left of `fitting`."""
+    found = np.flatnonzero(fits) + 1
     return int(found[0]) if found.size == 1 else None
 
 
-def first_rank(frame: pl.DataFrame) -> pl.DataFrame:
+def _sided(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.with_columns(_stream=pl.col("stream").fill_null(""), _dp=pl.col("dp").fill_null(""))
+
+
+class FirstRank:
     """One record a batch: the tensor-parallel ranks of a data-parallel rank print the same; repeats of a line too."""
-    frame = frame.with_columns(_stream=pl.col("stream").fill_null(""), _dp=pl.col("dp").fill_null(""))
-    frame = frame.filter(pl.col("rank") == pl.col("rank").min().over(_SIDE))
-    stamped = pl.col("inner").is_not_null()
-    return frame.filter(~stamped | pl.struct("_stream", "hash").is_first_distinct())
+
+    def __init__(self) -> None:
+        self._lowest: pl.DataFrame | None = None
+        self._once = Once()
+
+    def of(self, lines: pl.DataFrame) -> pl.DataFrame:
+        """The lines of the next part that count.
+
+        Raises:
+            PartsError: those of the parts before were of another rank.
+        """
+        lines = _sided(lines)
+        before = self._lowest
+        own = lines.group_by(_SIDE).agg(_lowest=pl.col("rank").min())
+        self._lowest = own if before is None else pl.concat([before, own]).group_by(_SIDE).agg(pl.col("_lowest").min())
+        if before is not None and before.join(self._lowest, on=[*_SIDE, "_lowest"], how="anti").height:
+            raise PartsError("a rank that comes late")
+        lines = lines.join(self._lowest, on=_SIDE, how="left", maintain_order="left")
+        return self._once(lines.filter(pl.col("rank") == pl.col("_lowest")).drop("_lowest"))
 
 
-def decode(lines: pl.DataFrame, prefills: pl.DataFrame | None, adaptive: pl.DataFrame | None) -> pl.DataFrame:
-    """One window a decode line.
+class Decode:
+    """Windows of decode lines, one a line, part by part."""
 
-    Args:
-        lines: decode lines with `ts`, `ts_basis`, `run_key` and what the run told (`runs.with_run`).
-        prefills: prefill lines, or None.
-        adaptive: changes of K (`k` from that line on), or None.
-    """
-    rows = _between(first_rank(lines).sort("line", maintain_order=True), prefills)
-    rows = _drafts(rows, adaptive)
+    def __init__(self) -> None:
+        self._ranks = FirstRank()
+        self._lines = LastOf(*_SIDE)
+        self._prefills, self._changes = LastOf(*_SIDE), LastOf(*_SIDE)
+        self._line = 0  # the last of them
+        self._steps: dict[tuple[object, ...], int] = {}  # decode passes a line, by scheduler
+        self._shown: set[tuple[object, ...]] = set()  # schedulers that print their prefills
+        self._fits: dict[tuple[object, ...], Bools] = {}  # by server
+
+    def windows(
+        self, lines: pl.DataFrame | None, prefills: pl.DataFrame | None, adaptive: pl.DataFrame | None
+    ) -> pl.DataFrame | None:
+        """Windows of the next part.
+
+        Args:
+            lines: decode lines with `ts`, `ts_basis`, `run_key` and what the run told (`runs.with_run`), or None.
+            prefills: prefill lines, or None.
+            adaptive: changes of K (`k` from that line on), or None.
+
+        Raises:
+            PartsError: those of the parts before would be others if the log came in one go.
+        """
+        marks = None if prefills is None else _sided(prefills).select(*_SIDE, "line", _prefill="line")
+        changes = None if adaptive is None else _sided(adaptive).select(*_SIDE, "line", _changed="line", _now="k")
+        marks, changes = (
+            last.rows if new is None else last.before(new.sort("line", maintain_order=True))
+            for last, new in ((self._prefills, marks), (self._changes, changes))
+        )
+        self._show(marks)
+        if lines is None:
+            return None
+        rows = self._lines.before(self._ranks.of(lines))
+        rows = _canonical(_counted(self._drafts(self._between(rows, marks), changes)))
+        rows = rows.filter(pl.col("source_line") > self._line)
+        self._line = lines["line"][-1]
+        return rows
+
+    def _show(self, marks: pl.DataFrame | None) -> None:
+        if marks is None:
+            return
+        new = set(marks.select(_SIDE).unique().rows()) - self._shown
+        if new & self._steps.keys():
+            raise PartsError("prefills that are told of late")
+        self._shown |= new
+
+    def _between(self, rows: pl.DataFrame, marks: pl.DataFrame | None) -> pl.DataFrame:
+        """Add `_steps` (decode passes of the window), and what happened since the line before of the same scheduler.
+
+        `_steady`: the batch can't have changed. Without a prefill pass requests only leave, so the same number at both
+        ends means the same requests all along. That no prefill ran is told by prefill lines (where the log has any), or
+        by the forward counter. A decode server of a P/D pair gets requests without either.
+        """
+        before = {c: pl.col(c).shift(1).over(_SIDE) for c in ("line", "running", "iter", "ts")}
+        rows = rows.with_columns(**{f"_{c}": e for c, e in before.items()}).with_columns(
+            _passed=pl.col("iter") - pl.col("_iter"), _gap=(pl.col("ts") - pl.col("_ts")).dt.total_microseconds()
+        )
+        rows = rows.join(self._passes(rows), on=_SIDE, how="left", maintain_order="left")
+        rows = rows.with_columns(_steps=pl.coalesce("interval", "_fewest"))
+        if marks is None:
+            rows = rows.with_columns(_prefill=pl.lit(None, pl.Int64))
+        else:
+            rows = rows.join_asof(marks, on="line", by=_SIDE, strategy="backward", check_sortedness=False)
+        shown = pl.DataFrame(
+            list(self._shown), schema=dict.fromkeys(_SIDE, pl.String) | {"run_key": pl.Int64}, orient="row"
+        )
+        rows = rows.join(shown.with_columns(_shown=pl.lit(True)), on=_SIDE, how="left", maintain_order="left")
+        no_prefill = pl.col("_shown") & (pl.col("_prefill").is_null() | (pl.col("_prefill") < pl.col("_line")))
+        counted = pl.col("_passed") == pl.col("_steps")
+        steady = (pl.col("running") == pl.col("_running")) & (no_prefill.fill_null(False) | counted.fill_null(False))
+        return rows.with_columns(_steady=(steady & pl.col("transfer").is_null()).fill_null(False))
+
+    def _passes(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Decode passes between two lines of each scheduler where no start tells them: the fewest, 40 at most."""
+        fewest = pl.when(pl.col("_passed") > 0).then("_passed").min().fill_null(INTERVAL).clip(upper_bound=INTERVAL)
+        found = rows.group_by(_SIDE).agg(fewest.alias("_fewest"), _open=pl.col("interval").is_null().any())
+        for *key, steps, is_open in found.iter_rows():
+            side = tuple(key)
+            if is_open and steps < self._steps.get(side, steps):
+                raise PartsError("lines that come more often than those before")
+            self._steps[side] = min(steps, self._steps.get(side, steps))
+        return found.with_columns(
+            _fewest=pl.Series([self._steps[key] for key in found.select(_SIDE).iter_rows()], dtype=pl.Int64)
+        ).drop("_open")
+
+    def _drafts(self, rows: pl.DataFrame, changes: pl.DataFrame | None) -> pl.DataFrame:
+        """Add `_depth`, drafts a round: by the line that changed it, else the run's, else by the accept rate."""
+        types = {"run_key": pl.Int64, "_stream": pl.String, "_nodes": pl.Int64}
+        nodes = pl.DataFrame([(*key, n) for key, n in self._nodes(rows).items()], schema=types, orient="row")
+        rows = rows.join(nodes, on=_SERVER, how="left", maintain_order="left")
+        chain = pl.when(pl.col("_nodes") <= LONGEST_CHAIN).then("_nodes")
+        rows = rows.with_columns(_depth=pl.coalesce(pl.col("_k").cast(pl.Int64), chain))
+        if changes is None:
+            return rows
+        # --speculative-adaptive (0.5.11+). A window in which K changed has rounds of both.
+        rows = rows.join_asof(changes, on="line", by=_SIDE, strategy="backward", check_sortedness=False)
+        mixed = pl.col("_changed") > pl.col("_line").fill_null(0)
+        now = pl.when(~mixed).then("_now")
+        return rows.with_columns(_depth=pl.when(pl.col("_changed").is_not_null()).then(now).otherwise("_depth"))
+
+    def _nodes(self, rows: pl.DataFrame) -> dict[tuple[object, ...], int | None]:
+        """What the accept rates of all lines tell, by server."""
+        usable = rows.filter(
+            (pl.col("accept_len") >= 1) & pl.col("accept_rate").is_not_null() & pl.col("_method").is_null()
+        )
+        # Both have two decimals: many lines print the same.
+        pairs = usable.select(*_SERVER, "accept_len", "accept_rate").unique()
+        for key, part in pairs.partition_by(_SERVER, as_dict=True).items():
+            fits = fitting(part["accept_len"].to_numpy(), part["accept_rate"].to_numpy())
+            before = self._fits.get(key)
+            self._fits[key] = fits if before is None else before & fits
+            if before is not None and identified(before) != identified(self._fits[key]):
+                raise PartsError("a number of drafts that is told of late")
+        return {key: identified(fits) for key, fits in self._fits.items()}
+
+
+def _counted(rows: pl.DataFrame) -> pl.DataFrame:
+    """Add rounds and tokens, and the window that they took."""
     speculating = pl.col("accept_len").is_not_null()
     measured = pl.col("accept_len") >= 1  # 0.00 is printed when nothing was verified since the last line
     rows = rows.with_columns(_clocked=pl.when(~pl.col("_steady")).then(_by_clock()))
@@ -86,60 +223,7 @@ def decode(lines: pl.DataFrame, prefills: pl.DataFrame | None, adaptive: pl.Data
     drafted = pl.when(measured).then(pl.col("rounds") * pl.col("_depth")).when(~speculating).then(0)
     rows = rows.with_columns(drafted=drafted)
     # A depth that the accepted tokens exceed is not this line's.
-    rows = rows.with_columns(drafted=pl.when(pl.col("accepted") <= pl.col("drafted")).then("drafted"))
-    return _canonical(_timed(rows), speculating)
-
-
-def _between(rows: pl.DataFrame, prefills: pl.DataFrame | None) -> pl.DataFrame:
-    """Add `_steps` (decode passes of the window), and what happened since the line before of the same scheduler.
-
-    `_steady`: the batch can't have changed. Without a prefill pass requests only leave, so the same number at both
-    ends means the same requests all along. That no prefill ran is told by prefill lines (where the log has any), or
-    by the forward counter. A decode server of a P/D pair gets requests without either.
-    """
-    before = {c: pl.col(c).shift(1).over(_SIDE) for c in ("line", "running", "iter", "ts")}
-    rows = rows.with_columns(**{f"_{c}": e for c, e in before.items()}).with_columns(
-        _passed=pl.col("iter") - pl.col("_iter"), _gap=(pl.col("ts") - pl.col("_ts")).dt.total_microseconds()
-    )
-    fewest = pl.when(pl.col("_passed") > 0).then("_passed").min().over(_SIDE)
-    rows = rows.with_columns(_steps=pl.coalesce("interval", pl.min_horizontal(pl.lit(INTERVAL, pl.Int64), fewest)))
-    if prefills is None:
-        rows = rows.with_columns(_prefill=pl.lit(None, pl.Int64), _shown=pl.lit(False))
-    else:
-        marks = prefills.with_columns(_stream=pl.col("stream").fill_null(""), _dp=pl.col("dp").fill_null(""))
-        marks = marks.select(*_SIDE, "line", _prefill="line").sort("line")
-        rows = rows.join_asof(marks, on="line", by=_SIDE, strategy="backward", check_sortedness=False)
-        shown = marks.select(_SIDE).unique().with_columns(_shown=pl.lit(True))
-        rows = rows.join(shown, on=_SIDE, how="left", maintain_order="left")
-    no_prefill = pl.col("_shown") & (pl.col("_prefill").is_null() | (pl.col("_prefill") < pl.col("_line")))
-    counted = pl.col("_passed") == pl.col("_steps")
-    steady = (pl.col("running") == pl.col("_running")) & (no_prefill.fill_null(False) | counted.fill_null(False))
-    return rows.with_columns(_steady=(steady & pl.col("transfer").is_null()).fill_null(False))
-
-
-def _drafts(rows: pl.DataFrame, adaptive: pl.DataFrame | None) -> pl.DataFrame:
-    """Add `_depth`, drafted tokens a round: by the line that changed it, else the run's, else by the accept rate."""
-    sides = ["run_key", "_stream"]
-    usable = rows.filter(
-        (pl.col("accept_len") >= 1) & pl.col("accept_rate").is_not_null() & pl.col("_method").is_null()
-    )
-    found = [
-        (*key, identified(part["accept_len"].to_numpy(), part["accept_rate"].to_numpy()))
-        for key, part in usable.partition_by(sides, as_dict=True).items()
-    ]
-    types = {"run_key": pl.Int64, "_stream": pl.String, "_nodes": pl.Int64}
-    rows = rows.join(pl.DataFrame(found, schema=types, orient="row"), on=sides, how="left", maintain_order="left")
-    chain = pl.when(pl.col("_nodes") <= LONGEST_CHAIN).then("_nodes")
-    rows = rows.with_columns(_depth=pl.coalesce(pl.col("_k").cast(pl.Int64), chain))
-    if adaptive is None:
-        return rows
-    # --speculative-adaptive (0.5.11+). A window in which K changed has rounds of both.
-    changes = adaptive.with_columns(_stream=pl.col("stream").fill_null(""), _dp=pl.col("dp").fill_null(""))
-    changes = changes.select(*_SIDE, "line", _changed="line", _now="k").sort("line", maintain_order=True)
-    rows = rows.join_asof(changes, on="line", by=_SIDE, strategy="backward", check_sortedness=False)
-    mixed = pl.col("_changed") > pl.col("_line").fill_null(0)
-    now = pl.when(~mixed).then("_now")
-    return rows.with_columns(_depth=pl.when(pl.col("_changed").is_not_null()).then(now).otherwise("_depth"))
+    return _timed(rows.with_columns(drafted=pl.when(pl.col("accepted") <= pl.col("drafted")).then("drafted")))
 
 
 def _by_clock() -> pl.Expr:
@@ -172,7 +256,8 @@ def _timed(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _canonical(rows: pl.DataFrame, speculating: pl.Expr) -> pl.DataFrame:
+def _canonical(rows: pl.DataFrame) -> pl.DataFrame:
+    speculating = pl.col("accept_len").is_not_null()
     basis = (
         pl.when(pl.col("_exact") | pl.col("_clocked").is_not_null())
         .then(pl.lit("derived"))
@@ -206,8 +291,8 @@ def _usage() -> pl.Expr:
 
 
 def prefill(lines: pl.DataFrame) -> pl.DataFrame:
-    """One prefill pass a line, as context: prompt tokens and load. Its time is not logged."""
-    return first_rank(lines).sort("line", maintain_order=True).select(
+    """One prefill pass a line (of `FirstRank`), as context: prompt tokens and load. Its time is not logged."""
+    return lines.select(
         "run_key", "stream", "running", "ts_basis",
         source_line="line",
         surface=pl.lit(PREFILL),

@@ -11,9 +11,10 @@ from collections.abc import Callable, Collection, Mapping
 
 import polars as pl
 
-from tracelens.engines.base import Context, PartsError, Tables
+from tracelens.engines import rows
+from tracelens.engines.base import Context, Tables
+from tracelens.engines.parted import Frames, LastOf, Lines, Runs
 from tracelens.engines.vllm import forward_times, responses, small, startup, windows
-from tracelens.engines.vllm.once import Once, once
 from tracelens.engines.vllm.surfaces import TEXT
 
 _RESPONSE, _START, _REQUEST = "vllm.response", "vllm.start", "vllm.request_line"
@@ -24,8 +25,6 @@ _AT_ONCE = frozenset({_V1, _ENGINE, _STAGE, _ITERATION, _REQUEST})
 LINES: Collection[str] = [s.name for s in (*TEXT, *small.SURFACES) if s.name != _RESPONSE]
 SURFACES: Collection[str] = [*LINES, _RESPONSE]
 
-_Frames = dict[str, pl.DataFrame]
-
 
 class Log:
     """Takes the lines of a log, in order.
@@ -35,15 +34,14 @@ class Log:
     """
 
     def __init__(self, resolve: Callable[[pl.DataFrame], pl.DataFrame]) -> None:
-        self._resolve = resolve
-        self._once = {surface: Once() for surface in _AT_ONCE}
+        self._lines = Lines(resolve)
+        self._starts = Runs()
+        self._once = {s: rows.Once("process", *(["replica"] if s == _V1 else [])) for s in _AT_ONCE}
         self._waiting: dict[str, list[pl.DataFrame]] = {}
         self._near: pl.DataFrame | None = None  # the last lines that tell of an engine
-        self._before: pl.DataFrame | None = None  # the last such line of each engine
-        self._line = 0  # the last one
-        self._told: pl.DataFrame | None = None  # runs, as the rows so far have them
+        self._engines = LastOf("stream", "process", "engine")
 
-    def part(self, whole: _Frames) -> Tables:
+    def part(self, whole: Frames) -> Tables:
         """The next lines.
 
         Args:
@@ -64,10 +62,10 @@ class Log:
         if _ENGINE in text:
             told = text[_ENGINE] if self._near is None else pl.concat([self._near, text[_ENGINE]], how="diagonal")
             self._near = told.filter(pl.col("line") > last - windows.NEAR_LINES)
-        self._line, self._told = last, runs
+        self._lines.last = last
         return tables
 
-    def rest(self, whole: _Frames, context: Context) -> Tables:
+    def rest(self, whole: Frames, context: Context) -> Tables:
         """The last lines, and all that waited.
 
         Args:
@@ -94,79 +92,48 @@ class Log:
                 responded = responded.sort("line", maintain_order=True)
                 own = _with_run(responded, runs)["run_key"]
                 responded = responded.with_columns(run_key=pl.when(pl.col("in_log")).then(own).fill_null(0))
-            rows, tables.rounds = responses.rows(responded, context)
-            requests.append(rows)
+            answered, tables.rounds = responses.rows(responded, context)
+            requests.append(answered)
         tables.requests = pl.concat(requests, how="diagonal") if requests else None
         return tables
 
-    def _taken(self, whole: Mapping[str, pl.DataFrame]) -> tuple[_Frames, int]:
+    def _taken(self, whole: Mapping[str, pl.DataFrame]) -> tuple[Frames, int]:
         """The lines whose rows can be made at once, with their times, and the number of the last line; others wait."""
-        text = _timed(whole, self._resolve)
-        first = min((frame["line"][0] for frame in text.values()), default=self._line + 1)
-        if first <= self._line:
-            raise PartsError("a line that begins above the last part's")
-        last = max((frame["line"][-1] for frame in text.values()), default=self._line)
+        text, last = self._lines.take(whole)
         for surface in text.keys() - _AT_ONCE:
             self._waiting.setdefault(surface, []).append(text.pop(surface))
         return text, last
 
     def _runs(self) -> pl.DataFrame | None:
         starts = self._waiting.get(_START)
-        runs = None if starts is None else startup.runs(once(pl.concat(starts, how="diagonal_relaxed")))
-        if self._told is not None and (runs is None or not runs.head(self._told.height).equals(self._told)):
-            raise PartsError("a start that is told of in two parts")
-        return runs
+        told = None if starts is None else rows.once(pl.concat(starts, how="diagonal_relaxed"), "process")
+        return self._starts.told(None if told is None else startup.runs(told))
 
-    def _windows(self, text: _Frames, runs: pl.DataFrame | None, tables: Tables) -> pl.DataFrame | None:
+    def _windows(self, text: Frames, runs: pl.DataFrame | None, tables: Tables) -> pl.DataFrame | None:
         parts: list[pl.DataFrame] = []
         if _V1 in text:
             # Engines of one process may print the same figures in the same second: they differ by their replica.
             near = [frame for frame in (self._near, text.get(_ENGINE)) if frame is not None]
             lines = windows.with_replica(text[_V1], pl.concat(near, how="diagonal") if near else None)
-            parts.append(windows.v1_windows(self._once[_V1](lines, "replica"), tables))
+            parts.append(windows.v1_windows(self._once[_V1](lines), tables))
         if _V0 in text:
             nothing = pl.DataFrame(schema={"run_key": pl.Int64, "started": pl.Datetime("us")})
             started = nothing if runs is None else runs.select("run_key", "started")
-            parts.append(windows.v0_windows(once(text[_V0]), started, tables))
+            parts.append(windows.v0_windows(rows.once(text[_V0], "process"), started, tables))
         if _STAGE in text:
             parts.append(windows.stage_windows(self._once[_STAGE](text[_STAGE])))
         if _ENGINE in text:
-            lines = self._once[_ENGINE](text[_ENGINE])
-            if self._before is not None:
-                lines = pl.concat([self._before, lines], how="diagonal")
-            parts.append(windows.engine_windows(lines).filter(pl.col("source_line") > self._line))
-            self._before = lines.filter(pl.struct("stream", "process", "engine").is_last_distinct())
+            lines = self._engines.before(self._once[_ENGINE](text[_ENGINE]))
+            parts.append(windows.engine_windows(lines).filter(pl.col("source_line") > self._lines.last))
         if _ITERATION in text:
             parts.append(windows.iteration_windows(self._once[_ITERATION](text[_ITERATION])))
         if small.BATCHSIZE in text:
-            found = once(text[small.BATCHSIZE])
+            found = rows.once(text[small.BATCHSIZE], "process")
             parts.append(forward_times.forward_windows(found, small.BATCHSIZE, runs, tables))
         return _by_line(parts) if parts else None
 
-    def _requests(self, text: _Frames) -> pl.DataFrame | None:
+    def _requests(self, text: Frames) -> pl.DataFrame | None:
         return windows.request_rows(self._once[_REQUEST](text[_REQUEST])) if _REQUEST in text else None
-
-
-def _timed(text: Mapping[str, pl.DataFrame], resolve: Callable[[pl.DataFrame], pl.DataFrame]) -> _Frames:
-    """Frames in file order with `ts` and `ts_basis`; the year of one line follows from its neighbours' of any kind."""
-    if not text:
-        return {}
-    frames = {surface: _in_order(frame) for surface, frame in text.items()}
-    numbers = {surface: number for number, surface in enumerate(frames)}
-    stamps = pl.concat([
-        f.select("line", "stamp", "inner", _surface=pl.lit(numbers[s], pl.Int32)) for s, f in frames.items()
-    ])  # fmt: skip
-    stamps = stamps.sort("line", maintain_order=True)
-    times = resolve(stamps.select("stamp", "inner"))
-    # Stable all the way: the times of a surface come in the order of its rows.
-    return {s: f.hstack(times.filter(stamps["_surface"] == numbers[s])) for s, f in frames.items()}
-
-
-def _in_order(frame: pl.DataFrame) -> pl.DataFrame:
-    """In the order of lines, and marked so: later sorts have nothing to do."""
-    if not frame["line"].is_sorted():
-        frame = frame.sort("line", maintain_order=True)
-    return frame.with_columns(pl.col("line").set_sorted())
 
 
 def _with_run(frame: pl.DataFrame, runs: pl.DataFrame | None) -> pl.DataFrame:

@@ -9,8 +9,8 @@ import msgspec
 import polars as pl
 
 from tracelens.engines.base import JsonRecord, Parsed, Reject, Surface
+from tracelens.engines.rows import once
 from tracelens.engines.vllm import forward_times, lines, responses
-from tracelens.engines.vllm.once import once
 
 BATCHSIZE = "vllm.batchsize_line"
 MIXED = "vllm.batchsize_mixed"
@@ -85,7 +85,7 @@ _COLUMNS = ("line", "offset", "stamp", "inner", "stream", "process")
 def request_rows(text: Mapping[str, pl.DataFrame]) -> list[pl.DataFrame]:
     """Canonical requests of the lines that tell of a request's end; frames come with their time and run."""
     build = {_FINISH: _finish_rows, _OUTPUT: _output_rows}
-    return [rows(once(text[surface])) for surface, rows in build.items() if surface in text]
+    return [rows(once(text[surface], "process")) for surface, rows in build.items() if surface in text]
 
 
 def _base(hit: pl.DataFrame, *more: pl.Expr) -> pl.DataFrame:

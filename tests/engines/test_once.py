@@ -6,7 +6,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.engines.vllm.once import Once, once
+from tracelens.engines.rows import Once, once
 
 ROWS = st.lists(
     st.tuples(st.none() | st.just("a"), st.none() | st.just("p"), st.none() | st.sampled_from("xy"), st.integers(0, 3)),
@@ -20,6 +20,6 @@ def test_parts_keep_what_the_whole_does(
 ) -> None:
     schema = {"stream": pl.String, "process": pl.String, "inner": pl.String, "hash": pl.UInt64}
     frame = pl.DataFrame(rows, schema=schema, orient="row").with_row_index("line")
-    only, places = Once(), [0, *sorted(cuts), frame.height]
+    only, places = Once("process"), [0, *sorted(cuts), frame.height]
     parts = [only(frame.slice(a, max(0, b - a))) for a, b in pairwise(places)]
-    assert pl.concat(parts).equals(once(frame))
+    assert pl.concat(parts).equals(once(frame, "process"))
