@@ -70,5 +70,5 @@ def test_a_log_that_begins_like_one_is_a_log(
 def test_how_a_document_begins(first: str) -> None:
     from tracelens.ingest import read
 
-    rest = "1]" if first.startswith("[") else '"a": 1}'
+    rest = '{"a": 1}]' if first.startswith("[") else '"a": 1}'
     assert not read.is_lines(f"{first}\n{rest}\n".encode())

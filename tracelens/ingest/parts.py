@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from tracelens.ingest.read import Reading
     from tracelens.ingest.redact import Redaction
 
-# Lines that are put together at once: some 50 MB while it is done.
-PART = 49_152
+# Lines that are put together at once: some 100 MB while it is done.
+PART = 40_960
 
 
 @dataclass(slots=True)
