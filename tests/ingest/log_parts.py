@@ -3,44 +3,25 @@
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
 import pyarrow.parquet as pq
-from roads import ENGINES, heard
+from roads import ENGINES, heard, inline
 
 from tracelens.ingest import parts, ranges, read
 from tracelens.ingest.labels import Labels
 from tracelens.ingest.options import IngestOptions, Staged
-from tracelens.ingest.read import Reading
 from tracelens.ingest.stage import stage
 from tracelens.ingest.write import Job
 from tracelens.lake.schema import TABLES
 from tracelens.sources import stream
-from tracelens.sources.discover import SourceFile, discover
+from tracelens.sources.discover import discover
 
 Tables = dict[str, list[dict[str, Any]]]
-
-
-class Inline:
-    """Reads ranges in this process, as they come from another one."""
-
-    def __init__(self) -> None:
-        self.spans: list[tuple[int, int]] = []
-
-    def submit(self, _: Any, file: SourceFile, span: tuple[int, int]) -> Future[Reading]:
-        self.spans.append(span)
-        future: Future[Reading] = Future()
-        future.set_result(pickle.loads(pickle.dumps(read.read_span(file, ENGINES, span))))
-        return future
-
-    def close(self) -> None:
-        pass
 
 
 def staged(path: Path, folder: Path, part: int, **options: Any) -> tuple[Staged, Tables, list[str]]:
@@ -53,7 +34,7 @@ def staged(path: Path, folder: Path, part: int, **options: Any) -> tuple[Staged,
         patch.object(ranges, "SMALLEST", 0),
         patch.object(ranges, "RANGE", size),
         patch.object(ranges, "_STEP", 7),
-        patch.object(ranges, "_pool", lambda processes, chosen: Inline()),
+        inline(),
         patch.object(parts, "PART", part),
         patch.object(read, "_BLOCK", block),
         patch.object(read, "BATCH", 1),

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterator, Mapping
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow.parquet as pq
 import pytest
 
 from tracelens.engines import load
-from tracelens.ingest import fast
+from tracelens.ingest import fast, quick_ranges, ranges
 from tracelens.ingest.labels import Labels
 from tracelens.ingest.options import IngestOptions, Staged
 from tracelens.ingest.rows import parse_sets
@@ -64,6 +68,41 @@ def heard() -> Iterator[list[str]]:
         logger.setLevel(before)
 
 
+class Inline:
+    """Does in this process what others are asked for, with all that goes there and back."""
+
+    killed = -1  # the number of the piece of work at which the process ends
+
+    def __init__(self) -> None:
+        self._done = 0
+
+    def submit(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        if self._done == self.killed:
+            future.set_exception(BrokenProcessPool("it was terminated abruptly"))
+            return future
+        self._done += 1
+        try:
+            future.set_result(pickle.loads(pickle.dumps(work(*pickle.loads(pickle.dumps(given))))))
+        except fast.Unproved as why:
+            future.set_exception(why)
+        return future
+
+    def close(self) -> None:
+        pass
+
+
+@contextmanager
+def inline() -> Iterator[None]:
+    """With `Inline` for other processes."""
+    with (
+        patch.object(ranges, "_pool", lambda processes, chosen: Inline()),
+        patch.object(ranges, "_engines", list(ENGINES)),
+        patch.object(quick_ranges, "_pool", lambda processes: Inline()),
+    ):
+        yield
+
+
 def road_of(said: list[str]) -> str:
     if any("by the fast road" in s for s in said):
         return CLEAN
@@ -76,24 +115,26 @@ def take(
     *,
     quick: bool,
     walked: bool = True,
+    processes: int = 1,
     adopt: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Outcome:
     """Stage a file; `quick` lets the fast roads try whatever its size, else they never do.
 
-    Without `walked` the road that takes lines of one form apart does not try.
+    Without `walked` the road that takes lines of one form apart does not try; `processes` may read it.
     """
     chosen = IngestOptions(**options)
     columns, constants = parse_sets(chosen.sets)
     file = discover([str(path)])[0][0]
     staging.mkdir(parents=True)
-    job = Job(file, chosen, columns, (), {}, adopt or {}, staging)
+    job = Job(file, chosen, columns, (), {}, adopt or {}, staging, None, processes)
     before = fast.SMALLEST
     fast.SMALLEST = 0 if quick else 1 << 60
     try:
-        with heard() as said, pytest.MonkeyPatch.context() as patch:
+        with heard() as said, pytest.MonkeyPatch.context() as monkeypatch, inline():
+            monkeypatch.setattr(ranges, "SMALLEST", 0)
             if not walked:
-                patch.setattr("tracelens.ingest.quick.plan_of", lambda head, shape: None)
+                monkeypatch.setattr("tracelens.ingest.quick.plan_of", lambda head, shape: None)
             staged = stage(job, ENGINES, Labels(None, (), constants))
     finally:
         fast.SMALLEST = before
@@ -119,9 +160,11 @@ def _cell(value: Any) -> Any:
     return value
 
 
-def agree(path: Path, folder: Path, *, walked: bool = True, **options: Any) -> tuple[Outcome, Outcome]:
+def agree(
+    path: Path, folder: Path, *, walked: bool = True, processes: int = 1, **options: Any
+) -> tuple[Outcome, Outcome]:
     """Stage a file by the quick roads and by the slow one; both must leave the same."""
-    quick = take(path, folder / "quick", quick=True, walked=walked, **options)
+    quick = take(path, folder / "quick", quick=True, walked=walked, processes=processes, **options)
     slow = take(path, folder / "slow", quick=False, **options)
     assert slow.road == SLOW
     for name in TABLES:

@@ -44,14 +44,16 @@ def log(tmp_path: Path) -> Path:
 
 
 @settings(max_examples=18, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-@given(data=files(dirty=False), options=st.sampled_from(OPTIONS), walked=st.booleans())
+@given(
+    data=files(dirty=False), options=st.sampled_from(OPTIONS), walked=st.booleans(), processes=st.sampled_from([1, 2])
+)
 def test_clean_files(
-    data: bytes, options: dict[str, Any], walked: bool, tmp_path_factory: pytest.TempPathFactory
+    data: bytes, options: dict[str, Any], walked: bool, processes: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("clean")
     (folder / "a.jsonl").write_bytes(data)
     first = json.loads(data.split(b"\n")[0])
-    quick, _ = agree(folder / "a.jsonl", folder, walked=walked, **options)
+    quick, _ = agree(folder / "a.jsonl", folder, walked=walked, processes=processes, **options)
     # A constant over a column of the record is for the slow road, which checks both.
     assert quick.road == (SLOW if set(options.get("sets", ())) & set(first) else CLEAN), quick.why
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,18 +13,17 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_parts import Inline, by_one, in_one_go, same, staged
-from roads import ENGINES
+from log_parts import by_one, in_one_go, same, staged
+from roads import ENGINES, Inline
 
 from tests.engines.vllm_lines import c_line, engine_line, iteration, v0_line
 from tracelens.ingest import digest, parts, ranges, read
 from tracelens.ingest.labels import Labels
 from tracelens.ingest.options import IngestOptions
-from tracelens.ingest.read import Reading
 from tracelens.ingest.redact import Redaction
 from tracelens.ingest.stage import stage
 from tracelens.ingest.write import Job
-from tracelens.sources.discover import SourceFile, discover
+from tracelens.sources.discover import discover
 
 ROOT = Path(__file__).parents[2]
 EVENING = datetime(2026, 12, 31, 23, 59, 40)
@@ -261,16 +258,8 @@ def test_a_long_first_line_is_a_document_to_all() -> None:
     same(text, 100, year=2026, range_=30_000, block=4 << 20)
 
 
-def test_a_process_that_is_killed(tmp_path: Path) -> None:
-    class Killed(Inline):
-        def submit(self, work: Any, file: SourceFile, span: tuple[int, int]) -> Future[Reading]:
-            if len(self.spans) == 2:
-                future: Future[Reading] = Future()
-                future.set_exception(BrokenProcessPool("it was terminated abruptly"))
-                return future
-            return super().submit(work, file, span)
-
-    with patch("log_parts.Inline", Killed):
+def test_a_process_that_is_killed() -> None:
+    with patch.object(Inline, "killed", 2):
         assert by_one(same(long_log().lines, 10, year=2026, range_=20_000))
 
 
@@ -299,8 +288,8 @@ def test_ranges_end_behind_lines(tmp_path: Path) -> None:
     path.write_bytes(b"a\nlong line\n\n\nb\nno end")
     (file,) = discover([str(path)])[0]
     for size in range(1, 30):
-        with patch.object(ranges, "RANGE", size), patch.object(ranges, "_STEP", 3):
-            spans = list(ranges._spans(file))
+        with patch.object(ranges, "_STEP", 3):
+            spans = list(ranges.spans_of(file, size))
         data = path.read_bytes()
         assert b"".join(data[a:b] for a, b in spans) == data
         assert all(data[b - 1 : b] == b"\n" for _, b in spans[:-1])
@@ -346,7 +335,7 @@ def test_what_may_be_read_by_several(head: bytes, tmp_path: Path) -> None:
         for text, worth in ((head + b" " * 20, False), (b"INFO: x\n" * 2, True), (b"INFO: x\n", False)):
             path.write_bytes(text)
             (file,) = discover([str(path)])[0]
-            assert ranges.is_worth(file) is worth
+            assert ranges.is_large(file) is worth
 
 
 @pytest.mark.parametrize(

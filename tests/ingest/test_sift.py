@@ -49,13 +49,15 @@ def log(tmp_path: Path) -> Path:
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-@given(data=files(dirty=True), options=st.sampled_from(OPTIONS), walked=st.booleans())
+@given(
+    data=files(dirty=True), options=st.sampled_from(OPTIONS), walked=st.booleans(), processes=st.sampled_from([1, 2])
+)
 def test_dirty_files(
-    data: bytes, options: dict[str, Any], walked: bool, tmp_path_factory: pytest.TempPathFactory
+    data: bytes, options: dict[str, Any], walked: bool, processes: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("dirty")
     (folder / "a.jsonl").write_bytes(data)
-    agree(folder / "a.jsonl", folder, walked=walked, **options)
+    agree(folder / "a.jsonl", folder, walked=walked, processes=processes, **options)
 
 
 @pytest.mark.parametrize("record", [ROUND, WINDOW, REQUEST], ids=["round", "window", "request"])

@@ -188,13 +188,7 @@ class Laid:
 
     def _agree(self, key: tuple[str, str], agreed: Mapping[str, Any], ended: int | None) -> None:
         stamp = None if ended is None else _EPOCH + dt.timedelta(microseconds=ended)
-        seen = self._runs.get(key)
-        if seen is None:
-            self._runs[key] = {"run_id": key[0], "engine": key[1], "ended": stamp, **agreed}
-            return
-        seen["ended"] = max(filter(None, (seen["ended"], stamp)), default=None)
-        for column, value in agreed.items():
-            seen[column] = value if seen[column] == value else None
+        add_run(self._runs, {"run_id": key[0], "engine": key[1], "ended": stamp, **agreed})
 
     def _table(self, columns: Mapping[str, Any], rows: int) -> pa.Table:
         schema = table(self._name).arrow_schema()
@@ -241,6 +235,14 @@ class Laid:
         self._behind.close()
         for writer in self._writers.values():
             writer.close()
+
+
+def add_run(runs: dict[tuple[str, str], dict[str, Any]], run: Mapping[str, Any]) -> None:
+    """Add what some rows of a run agree on to what others do."""
+    seen = runs.setdefault((run["run_id"], run["engine"]), dict(run))
+    seen["ended"] = max(filter(None, (seen["ended"], run["ended"])), default=None)
+    for column in RUN_FACTS:
+        seen[column] = run[column] if seen[column] == run[column] else None
 
 
 def _joined(parts: Sequence[tuple[Any, int]]) -> Any:

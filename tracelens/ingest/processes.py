@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import parent_process
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def begin() -> None:
@@ -30,6 +34,27 @@ def begin() -> None:
 def _end_with(first: int) -> None:
     wait([first])
     os._exit(1)
+
+
+class Pool:
+    """Processes that read ranges of one file; none is left behind, whatever ended the work.
+
+    Args:
+        processes: so many.
+        start, given: what each does first.
+    """
+
+    def __init__(self, processes: int, start: Callable[..., None] = begin, given: tuple[Any, ...] = ()) -> None:
+        self._executor = ProcessPoolExecutor(processes, get_context("spawn"), start, given)
+
+    def submit(self, work: Callable[..., T], *given: Any) -> Future[T]:
+        """Have one of them do some work."""
+        with quiet_start():
+            return self._executor.submit(work, *given)
+
+    def close(self) -> None:
+        """End them."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _SAMPLE_LINES = 64
 # Two steps of memory per line and key: a block must fit the caches of a core, and not be all overhead.
-_BLOCK = 2 << 20
+BLOCK = 2 << 20
 # More rows of other forms than one in so many: then the other roads are quicker, and hold fewer of them in memory.
 _MOST_OTHERS = 8
 _FEW = 4096
@@ -134,14 +134,14 @@ def write(
     """
     import tempfile
 
-    waiting = _Waiting(take)
+    waiting = Waiting(take)
     # No digest is made, and nothing is read that the file has grown by.
-    stream = BlockStream(file, block_bytes=_BLOCK, figures=False, limit=digest.scan.bytes)
+    stream = BlockStream(file, block_bytes=BLOCK, figures=False, limit=digest.scan.bytes)
     with stream, tempfile.TemporaryDirectory(prefix="quick-", dir=staging) as folder:
         laid: Laid | None = None
         named = None
         try:
-            for block, cut, kept, columns in _blocks(stream, plan, waiting):
+            for block, cut, kept, columns in blocks(stream, plan, waiting):
                 if laid is None:
                     waiting.hand_on()  # a record of the run stands first
                     named = naming()
@@ -157,19 +157,21 @@ def write(
                 laid.close()
 
 
-def _blocks(stream: BlockStream, plan: Plan, waiting: _Waiting) -> Iterator[tuple[Block, Cut, Places, dict[str, Any]]]:
+def blocks(stream: BlockStream, plan: Plan, waiting: Waiting) -> Iterator[tuple[Block, Cut, Places, dict[str, Any]]]:
     """Blocks, cut; which of their lines are rows, and the canonical columns of these.
 
     Raises:
         Unproved: too few lines are of the form.
     """
     walker = Walker(plan.form)
+    lines = 0
     for block in stream:
         cut = walker.cut(block.data)
         block.lines = len(cut.starts)
+        lines += block.lines
         columns, right = _columns(plan, cut)
         waiting.add(block, cut, right)
-        if waiting.rows > _FEW and waiting.rows * _MOST_OTHERS > block.line + block.lines:
+        if waiting.rows > _FEW and waiting.rows * _MOST_OTHERS > lines:
             raise Unproved("many rows of other forms")
         if right.all():
             yield block, cut, cut.taken, columns
@@ -177,7 +179,7 @@ def _blocks(stream: BlockStream, plan: Plan, waiting: _Waiting) -> Iterator[tupl
             yield block, cut, cut.taken[right], {k: picked(v, right) for k, v in columns.items()}
 
 
-class _Waiting:
+class Waiting:
     """Lines that are to be read one by one, some thousands at once."""
 
     def __init__(self, take: Callable[[Sequence[BadLine]], int]) -> None:

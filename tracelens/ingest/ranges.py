@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Future
 from contextlib import closing
-from multiprocessing import get_context
 
 from tracelens.engines.base import Engine, Parsed
 from tracelens.ingest import signals
 from tracelens.ingest.fast import Unproved
 from tracelens.ingest.parts import InParts
-from tracelens.ingest.processes import begin, quiet_start, shared_cores
+from tracelens.ingest.processes import Pool, begin, shared_cores
 from tracelens.ingest.read import Reading, is_lines, read_span
 from tracelens.ingest.refused import Refused
 from tracelens.sources.discover import SourceFile
@@ -30,8 +29,8 @@ _STEP = 1 << 20
 _AHEAD = 2  # ranges a process that wait to be put together
 
 
-def is_worth(file: SourceFile) -> bool:
-    """Whether a file is a large log, plain and in UTF-8."""
+def is_large(file: SourceFile) -> bool:
+    """Whether a file is a large one of lines, plain and in UTF-8."""
     if file.path is None or (file.size or 0) < SMALLEST:
         return False
     with BlockStream(file, takes=signals.is_wanted) as stream:
@@ -51,7 +50,7 @@ def read_ranges(
     """Read a log by some processes.
 
     Args:
-        file: see `is_worth`.
+        file: see `is_large`.
         engines: readers.
         chosen: the option that names them.
         parts: puts the lines together.
@@ -79,14 +78,14 @@ def _read_by(
     envelopes: set[str] = set()
     with shared_cores(processes), closing(_pool(processes, chosen)) as pool:
         waiting = deque[Future[Reading]]()
-        spans = _spans(file)
+        spans = spans_of(file, RANGE)
         for span in _some(spans, processes * _AHEAD):
-            waiting.append(_submitted(pool, file, span))
+            waiting.append(pool.submit(_read, file, span))
         scan = parts.begin(limit=file.size).digest.scan
         while waiting:
             found = waiting.popleft().result()
             for span in _some(spans, 1):
-                waiting.append(_submitted(pool, file, span))
+                waiting.append(pool.submit(_read, file, span))
             _add(whole, found, parts)
             envelopes.update(found.envelopes)
             parts.offer(whole.parsed)
@@ -98,24 +97,8 @@ def _read_by(
     return whole
 
 
-class _Pool:
-    """Processes that read ranges; none is left behind, whatever ended the work."""
-
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-        self.submit = executor.submit
-
-    def close(self) -> None:
-        self._executor.shutdown(wait=True, cancel_futures=True)
-
-
-def _pool(processes: int, chosen: str) -> _Pool:
-    return _Pool(ProcessPoolExecutor(processes, get_context("spawn"), _start, (chosen,)))
-
-
-def _submitted(pool: _Pool, file: SourceFile, span: tuple[int, int]) -> Future[Reading]:
-    with quiet_start():
-        return pool.submit(_read, file, span)
+def _pool(processes: int, chosen: str) -> Pool:
+    return Pool(processes, _start, (chosen,))
 
 
 _engines: list[Engine] = []  # set once, when a process starts
@@ -139,13 +122,13 @@ def _some(spans: Iterator[tuple[int, int]], count: int) -> Iterator[tuple[int, i
             yield span
 
 
-def _spans(file: SourceFile) -> Iterator[tuple[int, int]]:
-    """Ranges that end behind a line end."""
+def spans_of(file: SourceFile, least: int) -> Iterator[tuple[int, int]]:
+    """Ranges of so many bytes or a few more, that end behind a line end: first byte, and the one behind the last."""
     assert file.path is not None
     start = 0
     with file.path.open("rb", buffering=0) as handle:
         while start < (file.size or 0):
-            end = start + RANGE
+            end = start + least
             handle.seek(end)
             while piece := handle.read(_STEP):
                 at = piece.find(b"\n")

@@ -17,7 +17,7 @@ from tracelens.ingest.digest import Digest
 from tracelens.ingest.labels import Labels
 from tracelens.ingest.options import Staged
 from tracelens.ingest.parts import InParts
-from tracelens.ingest.ranges import is_worth, read_ranges
+from tracelens.ingest.ranges import is_large, read_ranges
 from tracelens.ingest.read import Reading, read, read_lines
 from tracelens.ingest.refused import Refused
 from tracelens.ingest.rows import Naming, run_rows_of
@@ -52,7 +52,7 @@ def _staged(job: Job, engines: Sequence[Engine], labels: Labels, progress: Calla
     if quick is not None:
         return quick
     if file.path is not None:
-        ways = (job.processes, 1) if job.processes > 1 and is_worth(file) else (1,)
+        ways = (job.processes, 1) if job.processes > 1 and is_large(file) else (1,)
         for processes in ways:
             parts = _parts(job, engines, labels)
             try:
@@ -125,12 +125,13 @@ def _fast(job: Job, engines: Sequence[Engine], labels: Labels) -> Staged | None:
     if shape is None or set(job.columns) & set(shape.keys) or not any(e.name == "generic" for e in engines):
         return None
     out = Staged(file.name, file.folder_key, None)
-    try:
-        walked = _walked(job, head, shape, engines, labels, out)
-        if walked is not None:
-            return walked
-    except fast.Unproved as why:
-        logs.info(log, "decoded", source=file.name, because=why)
+    for processes in (job.processes, 1) if job.processes > 1 and is_large(file) else (1,):
+        try:
+            walked = _walked(job, head, shape, engines, labels, out, processes)
+            if walked is not None:
+                return walked
+        except fast.Unproved as why:
+            logs.info(log, "read by one" if processes > 1 else "decoded", source=file.name, because=why)
     try:
         return _clean(job, shape, out)
     except fast.Unproved as why:
@@ -149,15 +150,19 @@ def _is_known(job: Job, sha256: str, out: Staged) -> bool:
 
 
 def _walked(
-    job: Job, head: bytes, shape: fast.Shape, engines: Sequence[Engine], labels: Labels, out: Staged
+    job: Job, head: bytes, shape: fast.Shape, engines: Sequence[Engine], labels: Labels, out: Staged, processes: int
 ) -> Staged | None:
     """Lines of one form by the quickest road, the others one by one; None where the first lines are of no form."""
-    from tracelens.ingest import quick
+    from tracelens.ingest import quick, quick_ranges
 
     plan = quick.plan_of(head, shape)
     if plan is None:
         return None
-    digest = Digest.of(job.file, job.checkpoints)
+    spans: list[tuple[int, int]] = []
+    if processes > 1:
+        digest, spans = quick_ranges.digest_of(job.file, job.checkpoints, processes)
+    else:
+        digest = Digest.of(job.file, job.checkpoints)
     found = digest.scan
     if _is_known(job, found.sha256, out):
         return out
@@ -176,7 +181,11 @@ def _walked(
             _with_step(others)
         return _governed(naming_of(job, found.sha256), others)
 
-    written = quick.write(job.file, plan, digest, job.columns, naming, job.staging, take, job.redaction)
+    given = (job.columns, naming, job.staging, take, job.redaction)
+    if processes > 1:
+        written = quick_ranges.write(job.file, plan, digest, spans, *given, processes)
+    else:
+        written = quick.write(job.file, plan, digest, *given)
     slow += len(written.faults)
     logs.info(
         log,

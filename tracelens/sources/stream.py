@@ -335,15 +335,18 @@ class BlockStream:
 
 def _count_lines(data: bytes) -> int:
     """Lines in data, the last one also without LF."""
-    if len(data) < 1 << 18:
-        ends = data.count(b"\n")
-    else:
-        import numpy as np  # five times as quick as bytes.count, and worth its import from here on
+    return count_ends(data) + (not data.endswith(b"\n"))
 
-        flags = np.frombuffer(data, np.uint8)
-        # In parts that stay in the processor's cache.
-        ends = sum(int(np.count_nonzero(flags[i : i + _PART] == 10)) for i in range(0, len(data), _PART))
-    return ends + (not data.endswith(b"\n"))
+
+def count_ends(data: bytes | memoryview) -> int:
+    """Line ends in data."""
+    if len(data) < 1 << 18:
+        return bytes(data).count(b"\n")
+    import numpy as np  # five times as quick as bytes.count, and worth its import from here on
+
+    flags = np.frombuffer(data, np.uint8)
+    # In parts that stay in the processor's cache.
+    return sum(int(np.count_nonzero(flags[i : i + _PART] == 10)) for i in range(0, len(data), _PART))
 
 
 class _Replay:
