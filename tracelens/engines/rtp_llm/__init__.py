@@ -6,20 +6,28 @@ target's own token in it, except `speculative_accepted_tokens_per_pos`; here `ac
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
-from tracelens.engines.base import Context, JsonRecord, Parsed, Reject, Surface, Tables, TraceAbout
-from tracelens.engines.rtp_llm import access, debug, kmonitor, rounds, steps, timeline
+from tracelens.engines.base import (
+    Assembly,
+    Context,
+    JsonRecord,
+    Parsed,
+    PartsError,
+    Reject,
+    Surface,
+    Tables,
+    TraceAbout,
+)
+from tracelens.engines.rtp_llm import access, debug, kmonitor, log, rounds, steps, timeline
 from tracelens.engines.rtp_llm.runs import with_runs
 from tracelens.engines.rtp_llm.surfaces import SURFACES
 from tracelens.engines.units import BrokenError
 
 __all__ = ["ENGINE"]
-
-_REQUESTS = (access.ACCESS, access.QUERY, access.DASH, access.AUX)
 
 
 class RtpLlmEngine:
@@ -74,14 +82,29 @@ class RtpLlmEngine:
 
     def assemble(self, frames: Mapping[str, Sequence[pl.DataFrame]], context: Context) -> Tables:
         """Canonical rows of one source."""
-        tables = Tables()
-        requests = [_requests(s, pl.concat(frames[s]).sort("line"), context) for s in _REQUESTS if frames.get(s)]
-        rows: list[pl.DataFrame] = []
-        windows: list[pl.DataFrame] = []
-        if frames.get(steps.SURFACE):
-            found = _stamped(pl.concat(frames[steps.SURFACE]).sort("line"), "ts", context)
-            rows.append(steps.rounds_of(found))
-            windows.append(steps.windows_of(found))
+        return self.parts(context.resolve).rest(frames, context)
+
+    def parts(self, resolve: Callable[[pl.DataFrame], pl.DataFrame]) -> Assembly:
+        """What puts a source together whose requests and steps come in parts."""
+        return _Assembly(log.Records(resolve))
+
+
+class _Assembly:
+    """One source; see `tracelens.engines.base.Assembly`."""
+
+    surfaces = log.SURFACES
+
+    def __init__(self, records: log.Records) -> None:
+        self._records = records
+
+    def part(self, frames: Mapping[str, Sequence[pl.DataFrame]]) -> Tables:
+        return self._records.part({s: pl.concat(parts) for s, parts in frames.items() if parts})
+
+    def rest(self, frames: Mapping[str, Sequence[pl.DataFrame]], context: Context) -> Tables:
+        if self._records.parted and frames.get(debug.CONFIG):
+            raise PartsError("a configuration, which tells of the run of all records")
+        tables = self._records.rest({s: pl.concat(frames[s]) for s in log.SURFACES if frames.get(s)}, context.source_id)
+        rows, windows = [tables.rounds], [tables.windows]
         if frames.get(debug.SP):
             some, alone = rounds.sp_rounds(_events(frames[debug.SP], context), tables.rejects)
             rows.append(some)
@@ -95,17 +118,12 @@ class RtpLlmEngine:
             samples = pl.concat(frames[kmonitor.GAUGES], how="diagonal").with_columns(inner=pl.lit(None, pl.String))
             windows.append(kmonitor.gauge_windows(_events([samples], context)))
         windows += timeline.windows(frames)
-        tables.rounds, tables.windows, tables.requests = _joined(rows), _joined(windows), _joined(requests)
+        tables.rounds, tables.windows = log.joined(rows), log.joined(windows)
         return with_runs(tables, frames.get(debug.CONFIG, ()))
 
 
 def _frame(rows: Sequence[Mapping[str, Any]], schema: Mapping[str, Any]) -> pl.DataFrame:
     return pl.DataFrame({name: [row.get(name) for row in rows] for name in schema}, schema=schema)
-
-
-def _joined(parts: Sequence[pl.DataFrame]) -> pl.DataFrame | None:
-    parts = [part for part in parts if part.height]
-    return pl.concat(parts, how="diagonal").with_columns(pl.lit("rtp-llm").alias("engine")) if parts else None
 
 
 def _configured(frames: Mapping[str, Sequence[pl.DataFrame]]) -> int | None:
@@ -118,31 +136,6 @@ def _events(parts: Sequence[pl.DataFrame], context: Context) -> pl.DataFrame:
     """Events in file order with their stamps."""
     events = pl.concat(parts, how="diagonal").sort("line", maintain_order=True)
     return events.with_columns(context.resolve(events.select("stamp", "inner")).select("ts", "ts_basis"))
-
-
-def _stamped(frame: pl.DataFrame, column: str, context: Context) -> pl.DataFrame:
-    """The frame with `column` and `ts_basis`: an epoch of the record's own, else the resolved stamp."""
-    if "inner" not in frame.columns:
-        frame = frame.with_columns(pl.lit(None, pl.String).alias("inner"))
-    found = context.resolve(frame.select("stamp", "inner"))
-    basis = pl.when(pl.col(column).is_not_null()).then(pl.lit("absolute")).otherwise(pl.col("@basis"))
-    frame = frame.with_columns(found["ts"].alias("@ts"), found["ts_basis"].alias("@basis"))
-    return frame.with_columns(basis.alias("ts_basis"), pl.coalesce(column, "@ts").alias(column)).drop("@ts", "@basis")
-
-
-def _requests(surface: str, frame: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Canonical requests of one surface. A query line is written at arrival, all others at the end."""
-    frame = _stamped(frame, "ts_start" if surface == access.QUERY else "ts_end", context)
-    unnamed = pl.format("{}#{}", pl.lit(context.source_id), pl.col("line"))
-    keep = [name for name in access.SCHEMA if name not in ("line", "stamp", "inner", "stream", "request_id")]
-    given = [name for name in keep if frame[name].null_count() < frame.height]
-    return frame.select(
-        pl.col("line").alias("source_line"),
-        pl.lit(surface).alias("surface"),
-        "ts_basis",
-        pl.coalesce("request_id", unnamed).alias("request_id"),
-        *given,
-    )
 
 
 ENGINE = RtpLlmEngine()

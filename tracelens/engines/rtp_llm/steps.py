@@ -19,6 +19,7 @@ from typing import Any
 import polars as pl
 
 from tracelens.engines.base import JsonRecord
+from tracelens.engines.parted import LastOf
 from tracelens.engines.units import INT32_MAX, BrokenError, duration, text, whole
 
 SURFACE = "rtp.step_json"
@@ -30,7 +31,7 @@ SCHEMA: dict[str, Any] = {
     "line": pl.Int64,
     "stamp": pl.String,
     "stream": pl.String,
-    "ts": pl.Datetime("us"),
+    "at": pl.Datetime("us"),
     "replica": pl.String,
     "num_speculative_tokens": pl.Int32,
     "batch_size": pl.Int32,
@@ -98,7 +99,7 @@ def rows_of(record: JsonRecord) -> list[Row]:
         "line": record.line,
         "stamp": record.stamp,
         "stream": record.stream,
-        "ts": ts if isinstance(ts, int) and _EPOCH_US[0] <= ts <= _EPOCH_US[1] else None,
+        "at": ts if isinstance(ts, int) and _EPOCH_US[0] <= ts <= _EPOCH_US[1] else None,
         "replica": None if replica is None else text(replica, "dp_rank", is_id=True),
         "num_speculative_tokens": _count(value, "spec_steps"),
         "lag": _count(value, "accept_lag_steps") or 0,
@@ -179,38 +180,52 @@ def _time(value: Mapping[str, Any], key: str) -> int | None:
     return None if value.get(key) is None else int(duration(value[key], key, 1))
 
 
-def lagged(frame: pl.DataFrame) -> pl.DataFrame:
-    """Give counts that lag one step the times of the step before, of the same rank; the first has none."""
-    if not (frame["lag"] == 1).any():
-        return frame
-    steps = frame.unique("line", keep="first", maintain_order=True).select(
-        "line", *(pl.col(name).shift(1).over("stream", "replica").alias(f"{name}@before") for name in TIMES)
-    )
-    frame = frame.join(steps, on="line", how="left", maintain_order="left")
-    return frame.with_columns(
-        pl.when(pl.col("lag") == 1).then(pl.col(f"{name}@before")).otherwise(name).alias(name) for name in TIMES
-    )
+class Rounds:
+    """Canonical rounds of the steps that list their streams, part by part."""
 
+    def __init__(self) -> None:
+        self._steps = LastOf("stream", "replica")
+        self._counts: pl.DataFrame | None = None  # rounds of each request so far
 
-def rounds_of(frame: pl.DataFrame) -> pl.DataFrame:
-    """Canonical rounds of the steps that list their streams; `ts` and `ts_basis` are there already."""
-    frame = lagged(frame.filter("listed"))
-    return frame.select(
-        pl.col("line").alias("source_line"),
-        pl.lit(SURFACE).alias("surface"),
-        *("ts", "ts_basis", "replica", "num_speculative_tokens", "request_id", "top_p", "batch_size", "has_prefill"),
-        # By order: a step that is logged once has one line.
-        pl.when(pl.col("request_id").is_not_null())
-        .then(pl.int_range(pl.len(), dtype=pl.Int64).over("stream", "replica", "request_id"))
-        .alias("round_index"),
-        pl.col("line").cast(pl.String).alias("step_id"),
-        (1.0 / pl.len().over("line")).alias("step_share"),
-        pl.col("propose").alias("drafted"),
-        (pl.col("accept") - 1).alias("accepted"),
-        pl.col("accept").alias("emitted"),
-        *TIMES,
-        pl.lit("host").alias("timing_basis"),
-    )
+    def of(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Rounds of the next part; `ts` and `ts_basis` are there already."""
+        frame = self._numbered(self._lagged(frame.filter("listed")))
+        return frame.select(
+            pl.col("line").alias("source_line"),
+            pl.lit(SURFACE).alias("surface"),
+            *("ts", "ts_basis", "replica", "num_speculative_tokens", "request_id", "top_p", "batch_size"),
+            *("has_prefill", "round_index"),
+            pl.col("line").cast(pl.String).alias("step_id"),
+            (1.0 / pl.len().over("line")).alias("step_share"),
+            pl.col("propose").alias("drafted"),
+            (pl.col("accept") - 1).alias("accepted"),
+            pl.col("accept").alias("emitted"),
+            *TIMES,
+            pl.lit("host").alias("timing_basis"),
+        )
+
+    def _lagged(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Give counts that lag one step the times of the step before, of the same rank; the first has none."""
+        own = ["line", "stream", "replica", *TIMES]
+        steps = self._steps.before(frame.unique("line", keep="first", maintain_order=True).select(own))
+        if not (frame["lag"] == 1).any():
+            return frame
+        before = [pl.col(name).shift(1).over("stream", "replica").alias(f"{name}@before") for name in TIMES]
+        frame = frame.join(steps.select("line", *before), on="line", how="left", maintain_order="left")
+        return frame.with_columns(
+            pl.when(pl.col("lag") == 1).then(pl.col(f"{name}@before")).otherwise(name).alias(name) for name in TIMES
+        )
+
+    def _numbered(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Add `round_index`, by order: a step that is logged once has one line."""
+        key = ["stream", "replica", "request_id"]
+        frame = frame.with_columns(round_index=pl.int_range(pl.len(), dtype=pl.Int64).over(key))
+        counts = frame.filter(pl.col("request_id").is_not_null()).group_by(key).agg(_done=pl.len().cast(pl.Int64))
+        done = counts.clear() if self._counts is None else self._counts
+        self._counts = pl.concat([done, counts]).group_by(key).agg(pl.col("_done").sum())
+        frame = frame.join(done, on=key, how="left", nulls_equal=True, maintain_order="left")
+        index = pl.col("round_index") + pl.col("_done").fill_null(0)
+        return frame.with_columns(round_index=pl.when(pl.col("request_id").is_not_null()).then(index))
 
 
 def windows_of(frame: pl.DataFrame) -> pl.DataFrame:
