@@ -265,6 +265,15 @@ def told_by(name: str, tables: Mapping[str, pl.DataFrame]) -> list[pl.DataFrame]
     return [frame.group_by("run_id", "engine", *_FROM_RUN, maintain_order=True).agg(ended=last)]
 
 
+def told_of(name: str, runs: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    """The same of runs of which only what all of their rows agree on is known."""
+    import polars as pl
+
+    types = table(name).polars_schema()
+    facts = {c: types[c] for c in ("run_id", "engine", *_FROM_RUN)}
+    return pl.DataFrame(list(runs), schema={**facts, "ended": pl.Datetime("us")})
+
+
 def _run_rows(
     engine: str,
     runs: pl.DataFrame,

@@ -20,9 +20,9 @@ from tracelens.ingest.parts import InParts
 from tracelens.ingest.read import Reading
 from tracelens.ingest.redact import Redaction
 from tracelens.ingest.refused import Refused
-from tracelens.ingest.rows import Finished, Naming, finish
+from tracelens.ingest.rows import Finished, Naming, finish, told_of
 from tracelens.lake.parquet import write_frames, write_table
-from tracelens.lake.schema import DAY_OF, FACTS, OWN_FILES, TABLES, table
+from tracelens.lake.schema import DAY_OF, FACTS, OWN_FILES, TABLES
 from tracelens.sources.clocks import resolve
 from tracelens.sources.discover import SourceFile
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 # Sizes at which the beginning of every source has a digest in the ledger, so that a shorter copy of it is known:
 # 256 bytes to 1 TB, four an octave.
 GRID = frozenset(int(256 * 2 ** (i / 4)) for i in range(4 * 32))
-_WITNESS = 0  # no line of a file has this number
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +120,14 @@ def write(
             with guarded(engine.name, rejects):
                 if parsed.frames:
                     tables = engine.assemble(parsed.frames, context)
+            told = {}
             if written is not None and engine.name == "generic":
-                _add_witnesses(tables, written)
+                told[written.table] = [told_of(written.table, written.runs)]
             elif not parsed.frames:
                 continue
             made = Finished({}, [], [])
             with guarded(engine.name, rejects):
-                made = finish(engine.name, tables, naming, job.columns, labels, job.redaction)
+                made = finish(engine.name, tables, naming, job.columns, labels, job.redaction, told)
         if written is None or engine.name != "generic":
             rounds, windows, requests = map(made.tables.get, FACTS)
             out.held.setdefault(engine.name, Held()).add(held_by(Tables(rounds, windows, requests)))
@@ -166,28 +166,13 @@ def _context(job: Job, source_id: str) -> Context:
 
 
 def _own_rows(name: str, frame: pl.DataFrame) -> pl.DataFrame:
-    """Rows without witnesses; requests with a name each: without an id the place of the record is one (SCHEMA.md)."""
+    """Requests with a name each: without an id the place of the record is one (SCHEMA.md)."""
     import polars as pl
 
-    if "source_line" in frame.columns:
-        frame = frame.filter(pl.col("source_line").fill_null(-1) != _WITNESS)
     if name != "requests":
         return frame
     place = pl.format("{}#{}", "source_id", "source_line")
     return frame.with_columns(request_id=pl.coalesce("request_id", place) if "request_id" in frame.columns else place)
-
-
-def _add_witnesses(tables: Tables, written: fast.Written) -> None:
-    """One row for each run of the rows that are written already, so that `finish` sees what all rows agree on."""
-    import polars as pl
-
-    name, day = written.table, DAY_OF[written.table]
-    types = table(name).polars_schema()
-    rows = [{"source_line": _WITNESS, "accepted": 0, **run, day: run["ended"]} for run in written.runs]
-    names = [c for c in types if any(c in row for row in rows)]
-    witnesses = pl.DataFrame(rows, schema={c: types[c] for c in names})
-    mine = getattr(tables, name)
-    setattr(tables, name, witnesses if mine is None else pl.concat([mine, witnesses], how="diagonal_relaxed"))
 
 
 def entry_of(
