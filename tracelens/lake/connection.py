@@ -213,8 +213,13 @@ def _bound(con: duckdb.DuckDBPyConnection) -> None:
     with suppress(duckdb.Error):
         if folder:
             con.execute(f"attach {_literal(f'{folder}/{SPILL}.db')} as {SPILL}")
-            con.execute(f"set memory_limit = '{MEMORY}'")
+            limit(con)
             con.execute("set preserve_insertion_order = false")
+
+
+def limit(con: duckdb.DuckDBPyConnection) -> None:
+    """Bound the memory to MEMORY, as long as no statement that is `answered` needs more."""
+    con.execute(f"set memory_limit = '{MEMORY}'; set variable bound_raised = 0")
 
 
 def _literal(text: str) -> str:
@@ -229,24 +234,32 @@ def has_spill(con: duckdb.DuckDBPyConnection) -> bool:
 def answered(
     con: duckdb.DuckDBPyConnection, sql: str, values: Sequence[object] = ()
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Names and rows of a statement; where the bound on memory is too low for it, with twice of it, then without."""
+    """Names and rows of a statement; where the bound on memory is too low for it, with twice of it, then without.
+
+    Too low it is, too, where there is no room for what does not fit.
+    """
     import duckdb
 
     try:
         cursor = con.execute(sql, list(values))
         return [str(column[0]) for column in cursor.description or ()], cursor.fetchall()
-    except duckdb.OutOfMemoryException:
-        raised = con.execute("select coalesce(getvariable('bound_raised'), 0)").fetchone()
-        if not has_spill(con) or raised == (2,):
-            raise
-        again = f"set memory_limit = '{TWICE}'" if raised == (0,) else "reset memory_limit"
-        con.execute(f"set variable bound_raised = {1 if raised == (0,) else 2}; {again}")
-        return answered(con, sql, values)
     except duckdb.Error as error:
+        if isinstance(error, (duckdb.OutOfMemoryException, duckdb.IOException)) and _raised(con):
+            return answered(con, sql, values)
         broken = damage.named("", _files_of(con)) if damage.is_sign(error) else None
         if broken is not None:
             raise broken from error
         raise
+
+
+def _raised(con: duckdb.DuckDBPyConnection) -> bool:
+    """Raise the bound on memory by a step; False where there is none (any more)."""
+    found = con.execute("select getvariable('bound_raised')").fetchone()
+    if found not in ((0,), (1,)):
+        return False
+    con.execute(f"set memory_limit = '{TWICE}'" if found == (0,) else "reset memory_limit")
+    con.execute("set variable bound_raised = $1", [found[0] + 1])
+    return True
 
 
 def _files_of(con: duckdb.DuckDBPyConnection) -> dict[str, str]:
