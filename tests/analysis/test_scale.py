@@ -109,6 +109,22 @@ def test_and_one_that_needs_more_than_twice_of_it(monkeypatch: pytest.MonkeyPatc
     con.close()
 
 
+def test_a_connection_put_aside_holds_little_and_comes_back() -> None:
+    con = connection.silent()
+    with connection.aside(con):  # no bound, no file to put anything into
+        free = limit_of(con)
+    assert free == limit_of(con) != "381.4 MiB"
+    connection._bound(con)
+    con.execute("create table spill.numbers as select i, hash(i) as h from range(3000000) t(i)")
+    with connection.aside(con):
+        assert limit_of(con) == "47.6 MiB"
+        held = con.execute("select sum(memory_usage_bytes) < 50e6 from duckdb_memory()").fetchone()
+        assert held == (True,)
+        assert con.execute("select sum(i) from spill.numbers").fetchall() == [(3_000_000 * 2_999_999 // 2,)]
+    assert limit_of(con) == "381.4 MiB"
+    con.close()
+
+
 def limit_of(con: duckdb.DuckDBPyConnection) -> str:
     found = con.execute("select current_setting('memory_limit')").fetchone()
     assert found is not None

@@ -206,9 +206,11 @@ def _bound(con: duckdb.DuckDBPyConnection) -> None:
             con.execute("set preserve_insertion_order = false")
 
 
-def limit(con: duckdb.DuckDBPyConnection) -> None:
-    """Bound the memory to MEMORY, as long as no statement that is `answered` needs more."""
-    con.execute(f"set memory_limit = '{MEMORY}'; set variable bound_raised = 0")
+def limit(con: duckdb.DuckDBPyConnection, raised: int = 0) -> None:
+    """Bound the memory to MEMORY; raised once, to TWICE, and raised again, to what DuckDB takes by itself."""
+    bounds = (MEMORY, TWICE)
+    con.execute("reset memory_limit" if raised >= len(bounds) else f"set memory_limit = '{bounds[raised]}'")
+    con.execute("set variable bound_raised = $1", [raised])
 
 
 def _literal(text: str) -> str:
@@ -246,8 +248,7 @@ def _raised(con: duckdb.DuckDBPyConnection) -> bool:
     found = con.execute("select getvariable('bound_raised')").fetchone()
     if found not in ((0,), (1,)):
         return False
-    con.execute(f"set memory_limit = '{TWICE}'" if found == (0,) else "reset memory_limit")
-    con.execute("set variable bound_raised = $1", [found[0] + 1])
+    limit(con, found[0] + 1)
     return True
 
 
@@ -256,16 +257,16 @@ def aside(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
     """Let a bounded connection hold next to nothing in memory, while another one is at work beside it."""
     import duckdb
 
-    bounded = has_spill(con)
-    before = con.execute("select current_setting('memory_limit')").fetchone()
-    if bounded:
+    found = con.execute("select getvariable('bound_raised')").fetchone()
+    bound: int | None = found[0] if found else None
+    if bound is not None:
         with suppress(duckdb.OutOfMemoryException):  # not all of it can go
             con.execute(f"set memory_limit = '{LITTLE}'")
     try:
         yield
     finally:
-        if bounded and before:
-            con.execute(f"set memory_limit = '{before[0]}'")
+        if bound is not None:
+            limit(con, bound)
 
 
 def _files_of(con: duckdb.DuckDBPyConnection) -> dict[str, str]:
