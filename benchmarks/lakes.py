@@ -64,7 +64,7 @@ create or replace macro chance_of(task) as case task when 'code' then 0.86 when 
 _REQUESTS = """
 create or replace temp table made as
 with drawn as (
-  select lane, n, $source * 16777216 + lane * 262144 + n as id, 20 + (u(id, 1) * 181)::integer as length
+  select lane, n, $source::bigint * 16777216 + lane * 262144 + n as id, 20 + (u(id, 1) * 181)::integer as length
   from range($lanes) lanes(lane), range($steps // 20 + 1) counts(n)
 ), placed as (
   select *, coalesce(sum(length) over (partition by lane order by n
@@ -85,7 +85,7 @@ from placed where first_step < $steps
 _ROUNDS = """
 create or replace temp view rows_of as
 with steps as materialized (
-  select step, $source * 4294967296 + step as key,
+  select step, $source::bigint * 4294967296 + step as key,
          $day::timestamp + to_microseconds((step * (86400000000 / $steps))::bigint) as ts,
          ($draft_us * $k * (0.9 + 0.2 * u(key, 11)))::bigint as draft_us,
          ($step_us * (0.9 + 0.25 * u(key, 12)))::bigint as target_us, 200 + (u(key, 13) * 200)::bigint as sample_us,

@@ -1,7 +1,8 @@
 """`python -m benchmarks.scale [--keep PLACE] [--rounds 1000000,10000000,100000000]`: a report and its pieces at scale.
 
 Three tables. Pieces: SQL by hand over the files of the largest lake, beside a bare sum of one column. Commands: report,
-gap, sweep and gate of every lake as whole processes, beside the report's own statements run by hand in a bare DuckDB.
+gap, gate, sweep and compare of every lake as whole processes, beside the report's own statements run by hand in a bare
+DuckDB: CPU as a multiple of these, and of the report in the same turns.
 Days: the same report over one day of ten. CPU seconds are those of all threads; lakes are made where they are missing.
 """
 
@@ -18,10 +19,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lakes import DAYS, FIRST_DAY, lake
+from benchmarks.lakes import DAYS, FIRST_DAY, SERVERS, lake
 from benchmarks.measure import Sample, in_turns, run
 from benchmarks.profile import CLAIM
 
+COMMANDS = ("report", "gap", "gate", "sweep", "compare")
 SIZES = (1_000_000, 10_000_000, 100_000_000)
 ROUNDS = "read_parquet('{lake}/rounds/**/*.parquet', union_by_name = true, hive_partitioning = true)"
 REQUESTS = "read_parquet('{lake}/requests/**/*.parquet', union_by_name = true, hive_partitioning = true)"
@@ -90,7 +92,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="rounds in turns; medians are printed (default 3)")
     parser.add_argument("--keep", type=Path, help="folder for the lakes, kept for another run")
     parser.add_argument("--only", nargs="*", choices=("pieces", "commands", "days"), help="some of the tables")
-    parser.add_argument("--commands", nargs="*", default=["report", "gap", "sweep", "gate"])
+    parser.add_argument("--commands", nargs="*", default=list(COMMANDS), choices=COMMANDS)
     given = parser.parse_args()
     work = given.keep or Path(tempfile.mkdtemp(prefix="tracelens-scale-"))
     work.mkdir(parents=True, exist_ok=True)
@@ -136,34 +138,29 @@ def pieces(lake: Path, work: Path, repeats: int) -> None:
 def commands(lakes: dict[int, Path], work: Path, repeats: int, names: Sequence[str]) -> None:
     """Whole commands of every lake, and the report's statements by hand."""
     print(f"whole processes, median of {repeats} in turns")
-    print(f"{'rounds':>12} {'command':<10}{'CPU s':>8}{'wall s':>8}{'us/round':>9}{'x hand':>8}{'peak MB':>9}")
+    print(f"{'rounds':>12} {'command':<10}{'CPU s':>8}{'wall s':>8}{'us/round':>9}{'x hand':>8}{'x report':>9}"
+          f"{'peak MB':>9}")  # fmt: skip
     for rounds, place in sorted(lakes.items()):
         calls: dict[str, Callable[[], Sample]] = {"by hand": lambda p=place: by_hand(p, work)}  # type: ignore[misc]
         calls |= {name: lambda n=name, p=place: command(n, p) for name in names}  # type: ignore[misc]
         taken = in_turns(calls, repeats)
         for name, sample in taken.items():
-            times = f"{sample.cpu / taken['by hand'].cpu:.2f}" if name != "by hand" else "–"
+            times = "–" if name == "by hand" else _times(sample, taken["by hand"])
+            reports = "–" if name in ("by hand", "report") or "report" not in taken else _times(sample, taken["report"])
             print(f"{rounds:>12,} {name:<10}{sample.cpu:>8.1f}{sample.wall:>8.1f}{sample.cpu / rounds * 1e6:>9.2f}"
-                  f"{times:>8}{sample.rss_mb:>9.0f}", flush=True)  # fmt: skip
+                  f"{times:>8}{reports:>9}{sample.rss_mb:>9.0f}", flush=True)  # fmt: skip
+
+
+def _times(one: Sample, other: Sample) -> str:
+    return f"{one.cpu / other.cpu:.2f}"
 
 
 def command(name: str, place: Path, *more: str) -> Sample:
     """One command over a lake."""
-    claim = ("--claim", CLAIM) if name == "gap" else ()
+    sides = SERVERS[0].run, SERVERS[1].run
+    own = {"gap": ("--claim", CLAIM), "compare": sides}.get(name, ())
     allowed = {"gate": (0, 1, 2)}.get(name, (0,))
-    words = [
-        sys.executable,
-        "-m",
-        "tracelens",
-        name,
-        "--lake",
-        str(place),
-        "--by",
-        "task_type",
-        "--json",
-        *claim,
-        *more,
-    ]
+    words = [sys.executable, "-m", "tracelens", name, *own, "--lake", str(place), "--by", "task_type", "--json", *more]
     return run(words, allowed=allowed)
 
 

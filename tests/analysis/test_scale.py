@@ -5,12 +5,15 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tracelens import api
@@ -106,6 +109,22 @@ def test_and_one_that_needs_more_than_twice_of_it(monkeypatch: pytest.MonkeyPatc
     con.close()
 
 
+def test_a_connection_put_aside_holds_little_and_comes_back() -> None:
+    con = connection.silent()
+    with connection.aside(con):  # no bound, no file to put anything into
+        free = limit_of(con)
+    assert free == limit_of(con) != "381.4 MiB"
+    connection._bound(con)
+    con.execute("create table spill.numbers as select i, hash(i) as h from range(3000000) t(i)")
+    with connection.aside(con):
+        assert limit_of(con) == "47.6 MiB"
+        held = con.execute("select sum(memory_usage_bytes) < 50e6 from duckdb_memory()").fetchone()
+        assert held == (True,)
+        assert con.execute("select sum(i) from spill.numbers").fetchall() == [(3_000_000 * 2_999_999 // 2,)]
+    assert limit_of(con) == "381.4 MiB"
+    con.close()
+
+
 def limit_of(con: duckdb.DuckDBPyConnection) -> str:
     found = con.execute("select current_setting('memory_limit')").fetchone()
     assert found is not None
@@ -123,3 +142,41 @@ def test_windows_and_requests_count_beside_bytes(tmp_path: Path, monkeypatch: py
         con = connection.connect(tmp_path, bound=True)
         assert connection.has_spill(con) is spills
         con.close()
+
+
+def test_files_of_a_day_that_is_left_out_are_not_opened_again(
+    lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was asked of the whole lake is kept; whatever is asked of the last day needs no other file."""
+    from benchmarks.lakes import FIRST_DAY
+
+    as_large(monkeypatch)
+    place, last = shutil.copytree(lake, tmp_path / "lake"), FIRST_DAY + dt.timedelta(DAYS - 1)
+    middle = FIRST_DAY + dt.timedelta(1)  # the columns are those of the very first file
+    asked = f"select sum(accepted), count(*) from facts where date >= date '{last}'"
+    with connection.connect(place, grouped=False) as con:
+        selection.keep_small_tables(con)
+        before = con.execute(asked).fetchall()
+        for path in (place / "rounds" / f"date={middle}").iterdir():
+            path.write_bytes(b"no Parquet")
+        assert con.execute(asked).fetchall() == before
+        with pytest.raises(duckdb.Error, match=str(middle)):
+            con.execute("select sum(accepted) from facts").fetchall()
+
+
+def test_files_with_other_columns_are_joined_by_name(lake: Path, tmp_path: Path) -> None:
+    from benchmarks.lakes import FIRST_DAY
+
+    place = shutil.copytree(lake, tmp_path / "lake")
+    asked = "select sum(accepted), sum(context_len), count(top_p), count(date) from rounds"
+    with connection.connect(place) as con:
+        [(accepted, context, sampled, rows)] = con.execute(asked).fetchall()
+    # As an older version wrote it, and as somebody else did.
+    older, other = sorted((place / "rounds" / f"date={FIRST_DAY}").iterdir())[:2]
+    pq.write_table(pq.ParquetFile(older).read().drop_columns(["top_p"]), older)
+    told = pq.ParquetFile(other).read()
+    at = told.schema.get_field_index("context_len")
+    pq.write_table(told.set_column(at, "context_len", told.column(at).cast(pa.int64())), other)
+    gone = pq.ParquetFile(older).metadata.num_rows
+    with connection.connect(place) as con:
+        assert con.execute(asked).fetchall() == [(accepted, context, sampled - gone, rows)]

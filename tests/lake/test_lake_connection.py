@@ -16,8 +16,9 @@ from tracelens.analysis.sql import named, sql_of
 from tracelens.errors import InputError
 from tracelens.ingest.run import IngestOptions, ingest
 from tracelens.lake import connection
-from tracelens.lake.connection import connect, define_grouping, grouping_views, kept, silent
+from tracelens.lake.connection import connect, define_grouping, kept, silent
 from tracelens.lake.store import Store
+from tracelens.lake.views import grouping_views
 
 
 @pytest.mark.parametrize("name", ["lake", "we[ird]*d?r", "it's", "äöü 1"])

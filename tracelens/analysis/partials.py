@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tracelens.analysis.alarms import looked_at
-from tracelens.lake.connection import definition, grouping_views, kept
+from tracelens.lake.connection import kept
+from tracelens.lake.views import definition, grouping_views
 
 if TYPE_CHECKING:
     import duckdb

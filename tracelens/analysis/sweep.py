@@ -27,6 +27,7 @@ from tracelens.analysis.sweep_entries import (
 from tracelens.analysis.sweep_trace import Source, source, told
 from tracelens.errors import InputError
 from tracelens.lake import progress
+from tracelens.lake.connection import aside
 
 __all__ = ["DEFAULT_KS", "LONGEST_K", "SweepEntry", "SweepResult", "SweepStratum", "checked_ks", "sweep"]
 
@@ -139,7 +140,10 @@ def sweep_of(session: Session, lake: Path, asked: Sequence[int] = DEFAULT_KS) ->
     if nothing is not None:
         return SweepResult(by, tuple(asked), (), _empty(nothing), (), warnings, claim, selection)
     answers = {name: run_query(session.con, name) for name in _QUERIES}
-    ran = _one_k(session) or _ran(lake, replace(question, by=by))
+    ran = _one_k(session)
+    if not ran:
+        with aside(session.con):
+            ran = _ran(lake, replace(question, by=by))
     missing = session.missing()
     total, *strata = (
         _stratum(session, key, stratum, answers, ran.get(key, {}), asked, missing)

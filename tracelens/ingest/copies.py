@@ -70,7 +70,7 @@ def find(root: Path, staged: Path, rows: Sequence[Mapping[str, Any]], left: Iter
         pairs |= {(one, o) for o in old if others[o].surfaces & surfaces[one]}
         pairs |= {(one, o) for o in order[:i] if surfaces[o] & surfaces[one]}
     begun = _begun(rows, others, pairs)
-    found: dict[tuple[str, str], set[int]] = {}
+    found: dict[tuple[str, str], list[tuple[int, int]]] = {}
     con: duckdb.DuckDBPyConnection | None = None
     for table in FACTS if pairs else ():
         mine = [f for r in rows for f in _files(table, r["source_id"], {n: str(staged / n) for n in r["_files"]})]
@@ -79,13 +79,13 @@ def find(root: Path, staged: Path, rows: Sequence[Mapping[str, Any]], left: Iter
             continue
         con = con or _connection(staged)
         merged = [path for path in files if shared.is_shared(path)]
-        for source, other, line in copies_sql.same(con, table, sorted(files), sorted(meeting), begun, merged, order):
-            found.setdefault((source, other), set()).add(line)
+        for source, other, *lines in copies_sql.same(con, table, sorted(files), sorted(meeting), begun, merged, order):
+            found.setdefault((source, other), []).append((lines[0], lines[1]))
     if con is not None:
         con.close()
     out: Found = {}
-    for (source, other), lines in sorted(found.items()):
-        out.setdefault(source, {})[other] = lines_of(lines)
+    for (source, other), ranges in sorted(found.items()):
+        out.setdefault(source, {})[other] = lines_of(ranges)
     return out
 
 
@@ -129,25 +129,25 @@ def _begun(
     return found
 
 
-def lines_of(lines: Iterable[int]) -> str:
-    """Numbers of lines as ranges: `1-40,52`."""
-    ranges: list[list[int]] = []
-    for line in sorted(lines):
-        if ranges and line == ranges[-1][1] + 1:
-            ranges[-1][1] = line
+def lines_of(ranges: Iterable[tuple[int, int]]) -> str:
+    """Lines, from one to another, as the ledger writes them: `1-40,52`."""
+    joined: list[list[int]] = []
+    for first, last in sorted(ranges):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1][1] = max(joined[-1][1], last)
         else:
-            ranges.append([line, line])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
+            joined.append([first, last])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in joined)
 
 
 def _connection(staged: Path) -> duckdb.DuckDBPyConnection:
-    from tracelens.lake.connection import silent
+    from tracelens.lake.connection import limit, silent
 
     con = silent()
     con.execute("set timezone = 'UTC'")
-    con.execute(
-        "set temp_directory = $1", [str(staged / "spill")]
-    )  # what outgrows the memory goes where rows are staged
+    # What outgrows the memory goes where rows are staged.
+    con.execute("set temp_directory = $1", [str(staged / "spill")])
+    limit(con)
     return con
 
 

@@ -6,6 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tracelens.lake.connection import answered
+
 if TYPE_CHECKING:
     import duckdb
 
@@ -23,7 +25,8 @@ LEAST_REQUESTS_APART = 3
 class _Identity:
     """Of one table: when a record was, its values, and which records can be told from all others at all.
 
-    `near` is what stays the same in another gateway's log or wrapping, where the stamp is up to `apart` seconds away.
+    `near` is what stays the same in another gateway's log or wrapping, where the stamp is up to `apart` seconds away;
+    `enough` says how many of those (`same`) of the `fewest` that one of two sources has make copies of them.
     """
 
     at: str
@@ -33,6 +36,7 @@ class _Identity:
     named: str
     near: str | None = None
     apart: int = 0
+    enough: str = "false"
 
 
 _TIMES = "draft_us, target_us, sample_us, rollback_us, repack_us, emit_lag_us, step_us"
@@ -74,6 +78,7 @@ _IDENTITY = {
         named="false",
         near=_WINDOW,
         apart=2,
+        enough=f"same >= {LEAST_RECORDS_APART} and same >= {LEAST_SHARE_APART} * fewest",
     ),
     "requests": _Identity(
         at="coalesce(ts_end, ts_start)",
@@ -83,6 +88,7 @@ _IDENTITY = {
         named=_IS_GLOBAL,
         near=f"{_COUNTS}, {_OWN_ID}",
         apart=5,
+        enough=f"same >= {LEAST_REQUESTS_APART} and same >= {LEAST_SHARE} * fewest",
     ),
 }
 
@@ -95,7 +101,7 @@ def same(
     begun: Collection[tuple[str, str]] = (),
     merged: Sequence[str] = (),
     new: Sequence[str] = (),
-) -> list[tuple[str, str, int]]:
+) -> list[tuple[str, str, int, int]]:
     """Lines that hold records of an earlier source.
 
     Args:
@@ -108,72 +114,90 @@ def same(
         new: sources that were just read; what `merged` has of them is of an earlier reading, on its way out.
 
     Returns:
-        Source, earlier source, line of the first.
+        Source, earlier source, the first and the last of lines of the source that are all copies.
     """
     identity = _IDENTITY[table]
-    con.execute(
-        "create or replace temp table pairs as select unnest($1) as source, unnest($2) as other, unnest($3) as begun",
-        [[p[0] for p in pairs], [p[1] for p in pairs], [p in begun for p in pairs]],
-    )
+    names = _number(con, pairs, begun)
     near = f"hash({identity.near})" if identity.near else "null::ubigint"
-    con.execute(
-        "create or replace temp table marked as select source_id, source_line, surface, run_id, replica,"
+    answered(
+        con,
+        f"create or replace temp table marked as select n as source, source_line, {_short('surface')},"
+        f" {_short('run_id')}, {_short('replica')},"
         f" {identity.at} as stamp, {identity.eligible} as usable,"
         f" usable and coalesce({identity.strong}, false) as strong, coalesce({identity.named}, false) as named,"
         f" hash({identity.values}) as value, {near} as near,"
         f" {_SERIES if table == 'windows' else _NO_SERIES}"
-        " from read_parquet($1, union_by_name = true, filename = 'file') where source_line is not null"
-        " and source_id in (select source from pairs union all select other from pairs)"
+        " from read_parquet($1, union_by_name = true, filename = 'file') join sources using (source_id)"
+        " where source_line is not null"
         " and not (list_contains($2::varchar[], file) and list_contains($3::varchar[], source_id))",
         [list(files), list(merged), list(new)],
     )
-    if not _any_met(con, bool(begun)):
+    counters = _any(con, "select 1 from marked where series.first")
+    if not (begun or counters or _any(con, _MET)):
         return []
-    con.execute(_EXTENTS)
-    con.execute(_MATCHES.format(key="strong", keep="strong"))
-    con.execute(_VERDICTS)
-    con.execute(_MATCHES.format(key="usable", keep="usable"))
-    con.execute("create or replace temp table taken as from matches semi join verdicts using (source, other, surface)")
-    if begun:
-        con.execute(_BEGUN)
-    if table == "windows":
-        con.execute(_FIRST_VALUES)
-    if identity.near:
-        con.execute(_NEAR, {"apart": identity.apart, "requests": table == "requests"})
-    return con.execute(_LINES).fetchall()
+    steps = [_EXTENTS, _MATCHES.format(key="strong"), _VERDICTS, _MATCHES.format(key="usable"), _TAKEN]
+    steps += [_BEGUN] * bool(begun) + [_FIRST_VALUES] * counters
+    steps += [_NEAR.format(apart=identity.apart, enough=identity.enough)] * bool(identity.near)
+    for step in steps:
+        answered(con, step)
+    return [(names[source], names[other], first, last) for source, other, first, last in answered(con, _LINES)[1]]
 
 
-def _any_met(con: duckdb.DuckDBPyConnection, begun: bool) -> bool:
-    """Whether any value is in two sources at all: mostly none is, and all else is spared."""
-    if begun:
-        return True
-    found = con.execute(
-        "select exists(select 1 from marked where usable group by coalesce(near, value)"
-        " having min(source_id) <> max(source_id))"
-        " or exists(select 1 from marked where series.first)"
-    ).fetchone()
-    return bool(found and found[0])
+def _number(
+    con: duckdb.DuckDBPyConnection, pairs: Sequence[tuple[str, str]], begun: Collection[tuple[str, str]]
+) -> list[str]:
+    """Make `sources` and `pairs`, with a number for every source: names in every row took more than what is compared.
 
+    Returns:
+        The names, by number.
+    """
+    names = sorted({name for pair in pairs for name in pair})
+    numbers = {name: n for n, name in enumerate(names)}
+    answered(
+        con,
+        "create or replace temp table sources as select unnest($1) as source_id, unnest($2)::integer as n",
+        [names, list(numbers.values())],
+    )
+    answered(
+        con,
+        "create or replace temp table pairs as select unnest($1)::integer as source, unnest($2)::integer as other,"
+        " unnest($3) as begun",
+        [[numbers[p[0]] for p in pairs], [numbers[p[1]] for p in pairs], [p in begun for p in pairs]],
+    )
+    return names
+
+
+def _short(column: str) -> str:
+    """A column of names as numbers: they are compared, never shown."""
+    return f"case when {column} is not null then hash({column}) end as {column}"
+
+
+def _any(con: duckdb.DuckDBPyConnection, of: str) -> bool:
+    return bool(answered(con, f"select exists({of})")[1][0][0])
+
+
+# Whether any value is in two sources at all: mostly none is, and all else is spared.
+_MET = "select 1 from marked where usable group by coalesce(near, value) having min(source) <> max(source)"
 
 _EXTENTS = """
 create or replace temp table extents as
-select source_id, surface, min(stamp) as low, max(stamp) as high
-from marked where usable group by source_id, surface
+select source, surface, min(stamp) as low, max(stamp) as high
+from marked where usable group by source, surface
 """
 
 # The same value at the same time, one to one: what is there twice in both sources is two pairs.
 _MATCHES = """
 create or replace temp table matches as
 with met as (
-  select value, stamp from marked where {key} group by value, stamp having min(source_id) <> max(source_id)
+  select value, stamp from marked where {key} group by value, stamp having min(source) <> max(source)
 ), numbered as (
-  select m.*, row_number() over (partition by m.source_id, m.value, m.stamp order by m.source_line) as nth
-  from marked m semi join met on met.value = m.value and met.stamp is not distinct from m.stamp where {keep}
+  select m.source, m.source_line, m.surface, m.run_id, m.replica, m.stamp, m.strong, m.named, m.value,
+         row_number() over (partition by m.source, m.value, m.stamp order by m.source_line) as nth
+  from marked m semi join met on met.value = m.value and met.stamp is not distinct from m.stamp where {key}
 )
-select b.source_id as source, a.source_id as other, b.surface, b.source_line, a.run_id = b.run_id as same_run, b.named,
-       b.strong
-from numbered b join pairs p on p.source = b.source_id
-join numbered a on a.source_id = p.other and a.value = b.value and a.stamp is not distinct from b.stamp
+select b.source, a.source as other, b.surface, b.source_line, a.run_id = b.run_id as same_run, b.named, b.strong
+from numbered b join pairs p on p.source = b.source
+join numbered a on a.source = p.other and a.value = b.value and a.stamp is not distinct from b.stamp
                    and a.nth = b.nth and coalesce(a.replica = b.replica, true)
 """
 
@@ -186,12 +210,12 @@ with counted as (
   from matches group by source, other, surface
 ), common as (
   select c.*, greatest(a.low, b.low) as low, least(a.high, b.high) as high
-  from counted c join extents a on a.source_id = c.other and a.surface = c.surface
-  join extents b on b.source_id = c.source and b.surface = c.surface
+  from counted c join extents a on a.source = c.other and a.surface = c.surface
+  join extents b on b.source = c.source and b.surface = c.surface
 ), held as (
-  select c.source, c.other, c.surface, m.source_id, count(*) as records
+  select c.source, c.other, c.surface, m.source as holder, count(*) as records
   from common c join marked m
-    on m.surface = c.surface and m.source_id in (c.source, c.other) and m.strong
+    on m.surface = c.surface and m.source in (c.source, c.other) and m.strong
        and (c.low is null or m.stamp between c.low and c.high)
   group by all
 ), fewest as (
@@ -204,33 +228,43 @@ where case when c.low is null then same >= {LEAST_RECORDS_APART}
            else same >= {LEAST_SHARE_APART} * f.records and same >= {LEAST_RECORDS_APART} end
 """
 
-# Pairs of sources that have no record at the very same time: the same values some seconds away.
-_NEAR = f"""
+_TAKEN = "create or replace temp table taken as from matches semi join verdicts using (source, other, surface)"
+
+# Pairs of sources that have no record at the very same time: the same values some seconds away. Of a value that two
+# sources share, two neighbours in time are of two sources: only where any such two are near enough is it worth the
+# numbering, which is for every pair of sources anew.
+_NEAR = """
 insert into taken
 with apart as (
-  select p.source, p.other, b.surface, greatest(a.low, b.low) - to_seconds($apart) as low,
-         least(a.high, b.high) + to_seconds($apart) as high
-  from pairs p join extents b on b.source_id = p.source
-  join extents a on a.source_id = p.other and a.surface = b.surface
+  select p.source, p.other, b.surface, greatest(a.low, b.low) - to_seconds({apart}) as low,
+         least(a.high, b.high) + to_seconds({apart}) as high
+  from pairs p join extents b on b.source = p.source
+  join extents a on a.source = p.other and a.surface = b.surface
   where (p.source, p.other, b.surface) not in (select (source, other, surface) from verdicts)
-), met as (
+), shared as (
   select near from marked where usable and (named or strong) and stamp is not null
-  group by near having min(source_id) <> max(source_id)
+  group by near having min(source) <> max(source)
+), beside as (
+  select near, source <> lag(source) over in_time and epoch(stamp) - lag(epoch(stamp)) over in_time <= {apart} as meets
+  from marked semi join shared using (near) where stamp is not null
+  window in_time as (partition by near order by stamp)
+), met as (
+  select distinct near from beside where meets
 ), reached as (
-  select r.source, r.other, m.*
+  select r.source, r.other, m.source as holder, m.source_line, m.surface, m.run_id, m.stamp, m.strong, m.named, m.near
   from marked m semi join met using (near)
-  join apart r on r.surface = m.surface and m.source_id in (r.source, r.other) and m.stamp between r.low and r.high
+  join apart r on r.surface = m.surface and m.source in (r.source, r.other) and m.stamp between r.low and r.high
 ), numbered as (
-  select *, row_number() over (partition by source, other, source_id, near order by stamp, source_line) as nth
+  select *, row_number() over (partition by source, other, holder, near order by stamp, source_line) as nth
   from reached
 ), paired as (
   select b.source, b.other, b.surface, b.source_line, a.run_id = b.run_id as same_run, b.named, b.strong
   from numbered b join numbered a
-    on b.source_id = b.source and a.source_id = a.other and a.source = b.source and a.other = b.other
-       and a.near = b.near and a.nth = b.nth and abs(epoch(a.stamp) - epoch(b.stamp)) <= $apart
+    on b.holder = b.source and a.holder = a.other and a.source = b.source and a.other = b.other
+       and a.near = b.near and a.nth = b.nth and abs(epoch(a.stamp) - epoch(b.stamp)) <= {apart}
 ), held as (
-  select r.source, r.other, r.surface, m.source_id, count(*) as records
-  from apart r join marked m on m.surface = r.surface and m.source_id in (r.source, r.other)
+  select r.source, r.other, r.surface, m.source as holder, count(*) as records
+  from apart r join marked m on m.surface = r.surface and m.source in (r.source, r.other)
        and (m.named or m.strong) and m.stamp between r.low and r.high
   where (r.source, r.other, r.surface) in (select (source, other, surface) from paired)
   group by all
@@ -238,8 +272,7 @@ with apart as (
   select source, other, surface
   from (select source, other, surface, count(*) as same from paired group by all)
   join (select source, other, surface, min(records) as fewest from held group by all) using (source, other, surface)
-  where case when $requests then same >= {LEAST_REQUESTS_APART} and same >= {LEAST_SHARE} * fewest
-             else same >= {LEAST_RECORDS_APART} and same >= {LEAST_SHARE_APART} * fewest end
+  where {enough}
 )
 from paired semi join verdict using (source, other, surface)
 """
@@ -247,9 +280,9 @@ from paired semi join verdict using (source, other, surface)
 # Sources whose first bytes are the same: there the line tells which record is which.
 _BEGUN = """
 insert into taken
-select b.source_id, a.source_id, b.surface, b.source_line, a.run_id = b.run_id, b.named, b.strong
-from pairs p join marked b on b.source_id = p.source
-join marked a on a.source_id = p.other and a.source_line = b.source_line and a.value = b.value
+select b.source, a.source, b.surface, b.source_line, a.run_id = b.run_id, b.named, b.strong
+from pairs p join marked b on b.source = p.source
+join marked a on a.source = p.other and a.source_line = b.source_line and a.value = b.value
 where p.begun and not exists(select 1 from taken t where t.source = p.source and t.other = p.other
                                and t.surface = b.surface and t.source_line = b.source_line)
 """
@@ -264,33 +297,38 @@ _NO_SERIES = "null::struct(first boolean) as series"
 _FIRST_VALUES = f"""
 insert into taken
 with summed as (
-  select *, sum(series.drafted) over running as drafted, sum(series.accepted) over running as accepted
+  select source, run_id, stamp, series.name as name, series.first as first, sum(series.drafted) over running as drafted,
+         sum(series.accepted) over running as accepted
   from marked where usable and series.drafted is not null
-  window running as (partition by source_id, series.name order by stamp, source_line)
+                    and series.name in (select series.name from marked where series.first)
+  window running as (partition by source, series.name order by stamp, source_line)
 )
-select b.source_id, a.source_id, b.surface, b.source_line, a.run_id = b.run_id, b.named, b.strong
-from pairs p join marked b on b.source_id = p.source and b.series.first
-join summed a on a.source_id = p.other and a.series.name = b.series.name and a.stamp = b.stamp
-     and a.drafted = b.series.drafted and a.accepted = b.series.accepted and not a.series.first
+select b.source, a.source, b.surface, b.source_line, a.run_id = b.run_id, b.named, b.strong
+from pairs p join marked b on b.source = p.source and b.series.first
+join summed a on a.source = p.other and a.name = b.series.name and a.stamp = b.stamp
+     and a.drafted = b.series.drafted and a.accepted = b.series.accepted and not a.first
 where b.series.drafted >= {LEAST_DRAFTED}
 union all
-select c.source_id, a.source_id, c.surface, c.source_line, a.run_id = c.run_id, c.named, c.strong
-from pairs p join marked a on a.source_id = p.other and a.series.first
-join summed b on b.source_id = p.source and a.series.name = b.series.name and a.stamp = b.stamp
-     and b.drafted = a.series.drafted and b.accepted = a.series.accepted and not b.series.first
-join marked c on c.source_id = p.source and c.usable and c.series.name = a.series.name and c.stamp <= a.stamp
+select c.source, a.source, c.surface, c.source_line, a.run_id = c.run_id, c.named, c.strong
+from pairs p join marked a on a.source = p.other and a.series.first
+join summed b on b.source = p.source and a.series.name = b.name and a.stamp = b.stamp
+     and b.drafted = a.series.drafted and b.accepted = a.series.accepted and not b.first
+join marked c on c.source = p.source and c.usable and c.series.name = a.series.name and c.stamp <= a.stamp
 where a.series.drafted >= {LEAST_DRAFTED}
 """
 
-# A line is a copy where all of its records are.
+# A line is a copy where all of its records are. Ranges, for a copy may have a million lines, all one behind the other.
 _LINES = """
-with whole as (
-  select source_id as source, source_line, surface, count(*) as records from marked group by all
-), copied as (
+with copied as (
   select source, other, surface, source_line, count(*) as records from taken group by all
+), whole as (
+  select source, source_line, surface, count(*) as records from marked m
+  semi join copied using (source, source_line, surface) group by all
+), lines as (
+  select distinct c.source, c.other, c.source_line as line
+  from copied c join whole w using (source, surface, source_line) where c.records >= w.records
+), placed as (
+  select *, line - row_number() over (partition by source, other order by line) as island from lines
 )
-select distinct c.source, c.other, c.source_line
-from copied c join whole w using (source, surface, source_line)
-where c.records >= w.records
-order by all
+select source, other, min(line), max(line) from placed group by source, other, island
 """

@@ -2,49 +2,35 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens.errors import InputError
-from tracelens.lake import damage, progress
+from tracelens.lake import damage, progress, views
 from tracelens.lake.schema import SCHEMA_VERSION, TABLES, newer
 from tracelens.lake.snapshot import Reading
 from tracelens.lake.storage import Days, storage_of
-from tracelens.resources import room
 
 if TYPE_CHECKING:
     import duckdb
 
 
-# Where views.sql turns from the tables and `facts` to what groups them.
-_GROUPING = "-- ---------------------------------------------------------------- what the queries read"
 # Views of the lake itself. Every view and query above them binds all that lies below it: of a lake of a few files that
 # takes ten times as long as reading it.
 _OF_LAKE = (
     "logged_rounds", "logged_windows", "logged_requests", "runs", "rejects", "sources", "impossible",
     "requests_joined", "held", "grain_choice", "superseded", "run_traits", "request_traits", "facts",
 )  # fmt: skip
-# What puts counters of several sources together: half of the work of opening a lake, and of most lakes for nothing.
-_COUNTERS = re.compile(r"^-- -+ counters that several sources scraped\n.*?(?=^-- -+ what counts$)", re.M | re.S)
-_APART = """
-create view continued as
-select null::varchar as source_id, null::bigint as source_line, null::varchar as surface, null::varchar as other_id,
-       null::timestamp as since, false as continues, false as grew, false as by_name
-where false;
-create view counted_windows as from logged_windows;
-"""
-_SCRAPED = """
-select count(*) from read_parquet(getvariable('lake_files')['sources'], union_by_name = true)
-where len(list_filter(map_keys(surfaces), lambda s: contains(s, 'metrics'))) > 0
-"""
+# Those of them that have a file a commit and a row a source: of a lake of a year to read them takes no time; to bind
+# them, as whatever lies above does, takes longer than to read the rounds.
+_BY_COMMIT = ("runs", "sources")
 _RECORDS = "list_sum(map_values(rows))"
 _UNITS = "coalesce(rows['windows'], 0) + coalesce(rows['requests'], 0)"
 # What lists views: it must meet all of them.
@@ -56,13 +42,14 @@ TINY = 1 << 20
 #: bound opens all files again.
 FEW = 100_000
 #: From this size on, what an analysis keeps goes to a file of its own, and DuckDB's memory is bounded, bytes.
-LARGE = 209_715_200
+LARGE = 1 << 24
 #: And from so many windows and requests on: each is a unit of the intervals' sums, 64 columns wide, however few bytes
 #: it takes in a file.
 MANY = 400_000
 #: That bound.
 MEMORY = "400MB"
 TWICE = "800MB"
+LITTLE = "50MB"
 #: The database of that file.
 SPILL = "spill"
 
@@ -159,7 +146,7 @@ def connect_to(lake: Path, files: Mapping[str, Sequence[str]], threads: int) -> 
     set_files(con, files)
     con.execute("set allowed_directories = $1", [[str(lake), _plain(str(lake))]])
     con.execute("set enable_external_access = false")
-    con.execute(_lake_views(con))
+    con.execute(views.of_lake(con))
     _keep_copies(con)
     return con
 
@@ -174,18 +161,20 @@ def _define_tables(
         con.execute("set enable_external_access = false")
     progress.connected(con)
     _check_version(con, lake)
-    views = _lake_views(con)
+    text = views.of_lake(con)
     size = _size(path for paths in files.values() for path in paths)
-    if not keep or not (size <= TINY or _recorded(con, _RECORDS) <= FEW):
-        con.execute(views)
-        _keep_copies(con)
-        return
-    con.execute("set threads = 1")  # sums come out the same to the last digit, and nothing here is worth a second one
-    for statement in con.extract_statements(views):
+    tiny = keep and (size <= TINY or _recorded(con, _RECORDS) <= FEW)
+    if tiny:
+        con.execute(
+            "set threads = 1"
+        )  # sums come out the same to the last digit, and nothing here is worth a second one
+    for statement in con.extract_statements(text):
         con.execute(statement)
         name = _VIEW.search(statement.query)
-        if name is not None and name[1] in _OF_LAKE:
+        if keep and name is not None and name[1] in (_OF_LAKE if tiny else _BY_COMMIT):
             keep_view(con, name[1])
+    if not tiny:
+        _keep_copies(con)
 
 
 def set_files(con: duckdb.DuckDBPyConnection, files: Mapping[str, Sequence[str]]) -> None:
@@ -213,8 +202,15 @@ def _bound(con: duckdb.DuckDBPyConnection) -> None:
     with suppress(duckdb.Error):
         if folder:
             con.execute(f"attach {_literal(f'{folder}/{SPILL}.db')} as {SPILL}")
-            con.execute(f"set memory_limit = '{MEMORY}'")
+            limit(con)
             con.execute("set preserve_insertion_order = false")
+
+
+def limit(con: duckdb.DuckDBPyConnection, raised: int = 0) -> None:
+    """Bound the memory to MEMORY; raised once, to TWICE, and raised again, to what DuckDB takes by itself."""
+    bounds = (MEMORY, TWICE)
+    con.execute("reset memory_limit" if raised >= len(bounds) else f"set memory_limit = '{bounds[raised]}'")
+    con.execute("set variable bound_raised = $1", [raised])
 
 
 def _literal(text: str) -> str:
@@ -229,24 +225,48 @@ def has_spill(con: duckdb.DuckDBPyConnection) -> bool:
 def answered(
     con: duckdb.DuckDBPyConnection, sql: str, values: Sequence[object] = ()
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Names and rows of a statement; where the bound on memory is too low for it, with twice of it, then without."""
+    """Names and rows of a statement; where the bound on memory is too low for it, with twice of it, then without.
+
+    Too low it is, too, where there is no room for what does not fit.
+    """
     import duckdb
 
     try:
         cursor = con.execute(sql, list(values))
         return [str(column[0]) for column in cursor.description or ()], cursor.fetchall()
-    except duckdb.OutOfMemoryException:
-        raised = con.execute("select coalesce(getvariable('bound_raised'), 0)").fetchone()
-        if not has_spill(con) or raised == (2,):
-            raise
-        again = f"set memory_limit = '{TWICE}'" if raised == (0,) else "reset memory_limit"
-        con.execute(f"set variable bound_raised = {1 if raised == (0,) else 2}; {again}")
-        return answered(con, sql, values)
     except duckdb.Error as error:
+        if isinstance(error, (duckdb.OutOfMemoryException, duckdb.IOException)) and _raised(con):
+            return answered(con, sql, values)
         broken = damage.named("", _files_of(con)) if damage.is_sign(error) else None
         if broken is not None:
             raise broken from error
         raise
+
+
+def _raised(con: duckdb.DuckDBPyConnection) -> bool:
+    """Raise the bound on memory by a step; False where there is none (any more)."""
+    found = con.execute("select getvariable('bound_raised')").fetchone()
+    if found not in ((0,), (1,)):
+        return False
+    limit(con, found[0] + 1)
+    return True
+
+
+@contextmanager
+def aside(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """Let a bounded connection hold next to nothing in memory, while another one is at work beside it."""
+    import duckdb
+
+    found = con.execute("select getvariable('bound_raised')").fetchone()
+    bound: int | None = found[0] if found else None
+    if bound is not None:
+        with suppress(duckdb.OutOfMemoryException):  # not all of it can go
+            con.execute(f"set memory_limit = '{LITTLE}'")
+    try:
+        yield
+    finally:
+        if bound is not None:
+            limit(con, bound)
 
 
 def _files_of(con: duckdb.DuckDBPyConnection) -> dict[str, str]:
@@ -269,21 +289,6 @@ def kept(con: duckdb.DuckDBPyConnection) -> set[str]:
         " union all select view_name from duckdb_views() where starts_with(view_name, 'kept_')"
     ).fetchall()
     return {name.removeprefix("kept_") for (name,) in found}
-
-
-def _lake_views(con: duckdb.DuckDBPyConnection) -> str:
-    """The statements that define the tables of a lake."""
-    return _views()[0] if _several_scraped(con) else _COUNTERS.sub(lambda _: _APART, _views()[0])
-
-
-def _several_scraped(con: duckdb.DuckDBPyConnection) -> bool:
-    """Whether more than one source holds counters, by the ledger."""
-    import duckdb
-
-    with suppress(duckdb.BinderException):  # a ledger of somebody else, without the column
-        found = con.execute(_SCRAPED).fetchone()
-        return bool(found and found[0] > 1)
-    return False
 
 
 def _recorded(con: duckdb.DuckDBPyConnection, what: str) -> float:
@@ -358,32 +363,13 @@ def define_grouping(con: duckdb.DuckDBPyConnection, asked: str | None = None) ->
     second and a half of a lake that is not.
     """
     if asked is None or _CATALOG.search(asked):
-        con.execute(_views()[1])
+        con.execute(views.texts()[1])
         return
     needed: list[str] = []
     text = asked.lower()
-    for name in reversed(grouping_views()):  # a view stands below those that it reads
+    for name in reversed(views.grouping_views()):  # a view stands below those that it reads
         if re.search(rf"\b{name}\b", text):
-            needed.append(definition(name))
+            needed.append(views.definition(name))
             text += needed[-1]
     for statement in reversed(needed):
         con.execute(statement)
-
-
-@functools.cache
-def _views() -> tuple[str, str]:
-    first, mark, second = (room("queries") / "views.sql").read_text(encoding="utf-8").partition(_GROUPING)
-    return first, mark + second
-
-
-def grouping_views() -> list[str]:
-    """Names of the views that group `facts`, in their order."""
-    return re.findall(r"^create or replace view (\w+) as", _views()[1], re.MULTILINE)
-
-
-def definition(view: str) -> str:
-    """The statement of `queries/views.sql` that defines a view."""
-    found = re.search(rf"^create or replace view {view} as$.*?;$", "".join(_views()), re.MULTILINE | re.DOTALL)
-    if found is None:
-        raise KeyError(view)
-    return found[0]
