@@ -45,7 +45,7 @@ EXPECTED = [
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("chunk", [1, 7, 64, 1 << 20])
 def test_every_layout_and_chunk_gives_the_same_events(layout: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chrome_trace, "_CHUNK", chunk)
+    monkeypatch.setattr(chrome_trace, "CHUNK", chunk)
     data = LAYOUTS[layout](document(OURS, tail={"distributedInfo": {"rank": 3}, "vllm_version": "0.32.0"}))
     trace = read(pieces(data, 11), MARKS)
     found = rows(trace)
@@ -196,7 +196,7 @@ def test_depth_and_length_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert trace.events["args"][1] is None  # nobody reads a megabyte of arguments
     assert [(p.line, p.reason) for p in trace.problems] == [(1, "broken event")]
     monkeypatch.setattr(chrome_trace, "_LONGEST", 100_000)
-    monkeypatch.setattr(chrome_trace, "_CHUNK", 10_000)
+    monkeypatch.setattr(chrome_trace, "CHUNK", 10_000)
     trace = read(iter([data]), MARKS)
     assert [name for _, name, *_ in rows(trace)][-1] == "ours: good"
     assert trace.problems[0].reason == "event longer than 4 MB"
@@ -256,7 +256,7 @@ def _kernel(correlation: Any, ts: float, dur: float, cat: str = "kernel") -> Any
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("chunk", [50, 1 << 20])
 def test_the_device_s_work_is_tied_to_its_launch(layout: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chrome_trace, "_CHUNK", chunk)
+    monkeypatch.setattr(chrome_trace, "CHUNK", chunk)
     events = [
         _launched(1, 3.0),  # before the first event that asks for it
         event("ours: forward", 10, 20),
@@ -291,7 +291,7 @@ def test_an_event_that_is_too_long_is_one_reject(
     tail: str, fill: str, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chrome_trace, "_LONGEST", 4000)
-    monkeypatch.setattr(chrome_trace, "_CHUNK", chunk)
+    monkeypatch.setattr(chrome_trace, "CHUNK", chunk)
     monkeypatch.setattr(chrome_trace, "_OVERLAP", 60)
     event = '{"ph":"X","name":"mark","pid":1,"tid":1,"ts":5,"dur":2}'
     for size in (5200, 6011, 9000, 50_017):

@@ -156,6 +156,9 @@ class BlockStream:
             if self.compression == "none":
                 yield from self._plain(file, head)
             else:
+                # The C library gives memory back that is freed, page by page, to get it again with the next block, until
+                # it has seen a block of some megabytes come and go; of a plain file the first piece is one.
+                bytes(self._block_bytes)
                 yield from decompress(_Replay(file, head).read, self.compression)
         except (TruncatedError, CorruptError) as error:
             self._broken = str(error)

@@ -94,7 +94,8 @@ def parse(events: pl.DataFrame, about: TraceAbout) -> Parsed:
     device = None
     if about.work is not None:
         own_thread = [pl.col(name).eq_missing(first[name][0]) for name in ("pid", "tid")]
-        device = _device(about.work.filter(own_thread).select("launched", "start", "dur"), segments)
+        # Columns apart: a filter of the whole frame copies the names of its threads, which are most of it.
+        device = _device(about.work.select(pl.col("launched", "start", "dur").filter(own_thread)), segments)
     host = _sums(segments.with_columns(dur=pl.col("end") - pl.col("begin")), _COMPUTE + _BETWEEN)
     if device is None and about.devices:
         # Without its kernels a phase on a GPU is the time that the launches took: not measured.
