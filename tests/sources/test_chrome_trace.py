@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelens.sources import chrome_trace
+from tracelens.sources import chrome_trace, needles
 from tracelens.sources.chrome_trace import Trace, looks, read
 from tracelens.sources.json_array import scan
 
@@ -255,8 +255,12 @@ def _kernel(correlation: Any, ts: float, dur: float, cat: str = "kernel") -> Any
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("chunk", [50, 1 << 20])
-def test_the_device_s_work_is_tied_to_its_launch(layout: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("large", [1 << 18, 0])  # chunks from this size on are searched by anchors
+def test_the_device_s_work_is_tied_to_its_launch(
+    layout: str, chunk: int, large: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(chrome_trace, "CHUNK", chunk)
+    monkeypatch.setattr(needles, "_WORTH", large)
     events = [
         _launched(1, 3.0),  # before the first event that asks for it
         event("ours: forward", 10, 20),
@@ -276,6 +280,10 @@ def test_the_device_s_work_is_tied_to_its_launch(layout: str, chunk: int, monkey
     expected = [("7", "7", 11.0, 20.0, 5.0), ("7", "7", 11.0, 26.0, 2.0), ("7", "8", 12.0, 30.0, 4.0)]
     assert work.select("pid", "tid", "launched", "start", "dur").rows() == expected
     assert read(iter([LAYOUTS[layout](document(events))]), MARKS).about.work is None
+    alone = read(iter([LAYOUTS[layout](document([*events[:3], events[4]]))]), MARKS, [MARKS[0]]).about.work
+    assert alone is not None
+    assert alone.schema == work.schema
+    assert alone.rows() == [("7", "7", 11.0, 20.0, 5.0)]
 
 
 def _long(size: int, fill: str) -> str:

@@ -378,4 +378,3 @@ def _simple(value: Any) -> bool:
 
 def _all_simple(values: Any) -> bool:
     return isinstance(values, list) and len(values) <= _ITEMS and all(_simple(value) for value in values)
-

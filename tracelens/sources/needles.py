@@ -29,7 +29,7 @@ _SAMPLE = 1 << 14
 _OFTEN = 1 / 64
 # Anchors are chosen again when so many more of their hits are no needle than are one.
 _WRONG = 20_000
-# So many anchors are each looked for by itself; of more some share their first bytes, which is worth more than rare ones.
+# Of more needles it is best when the anchors share bytes, of so few when their bytes are rare.
 _FEW = 16
 _TOGETHER = 64  # fewer hits of anchors are looked at one by one
 

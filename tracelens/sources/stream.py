@@ -156,8 +156,8 @@ class BlockStream:
             if self.compression == "none":
                 yield from self._plain(file, head)
             else:
-                # The C library gives memory back that is freed, page by page, to get it again with the next block, until
-                # it has seen a block of some megabytes come and go; of a plain file the first piece is one.
+                # The C library gives freed memory back to the system, to get it again page by page for the next block,
+                # until it has seen some megabytes come and go at once; of a plain file the first piece does that.
                 bytes(self._block_bytes)
                 yield from decompress(_Replay(file, head).read, self.compression)
         except (TruncatedError, CorruptError) as error:
@@ -220,6 +220,7 @@ class BlockStream:
         if self._takes is not None and self._takes(head):
             self.encoding = "bytes"
             yield head
+            del head
             yield from pieces
             return
         self.encoding = encoding_of(head)
@@ -235,6 +236,7 @@ class BlockStream:
             yield from self._digested(itertools.chain([text], pieces))
         else:
             yield head
+            del head  # some megabytes, which would stay until the end of the source
             yield from pieces
 
     def _digested(self, pieces: Iterator[bytes]) -> Iterator[bytes]:

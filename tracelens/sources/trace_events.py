@@ -85,7 +85,7 @@ class Work:
     """Launches and the device's work of one trace, compact: three numbers an event."""
 
     def __init__(self) -> None:
-        self._launches, self._device = _Rows("<i4"), _Rows("<f8")  # with the thread, with the duration
+        self._launches, self._device = _Rows("<u4"), _Rows("<f8")  # with the thread, with the duration
         self._threads: dict[tuple[Any, Any], int] = {}
 
     def take(self, data: bytes, found: Objects) -> None:
@@ -119,12 +119,26 @@ class Work:
         del ids, wanted, first
         known = known[np.lexsort((start[known], launched[at[known]]))]
         at = at[known]
-        start, dur, launched, threads = start[known], dur[known], launched[at], threads[at]
-        del at, known
+        columns = {"start": pl.Series(start[known])}
+        del start
+        columns["dur"] = pl.Series(dur[known])
+        del dur, known
+        columns["launched"] = pl.Series(launched[at])
+        threads = threads[at]
+        del launched, at
+        frame = pl.DataFrame({name: columns.pop(name) for name in ("launched", "start", "dur")})
+        return frame.select(*self._names(threads), "launched", "start", "dur")
+
+    def _names(self, threads: Any) -> list[pl.Series | pl.Expr]:
+        """`pid` and `tid` of some threads, by their codes; of a single one as constants, which take no memory."""
+        import polars as pl
+
         names = [tuple(None if v is None else str(v) for v in ids) for ids in self._threads]
-        pids, tids = (pl.Series([name[i] for name in names], dtype=pl.String) for i in (0, 1))
-        columns = {"pid": pids.gather(threads), "tid": tids.gather(threads)}
-        return pl.DataFrame({**columns, "launched": launched, "start": start, "dur": dur})
+        if len(threads) and (threads == threads[0]).all():
+            return [pl.lit(v, pl.String).alias(name) for name, v in zip(("pid", "tid"), names[threads[0]], strict=True)]
+        code = pl.Series(threads, dtype=pl.UInt32)
+        columns = [pl.Series(name, [n[i] for n in names], pl.String) for i, name in enumerate(("pid", "tid"))]
+        return [column.gather(code) for column in columns]
 
 
 def _is_id(number: int | None) -> bool:
