@@ -234,7 +234,7 @@ def rows_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
 
 
 def statistics(footer: pq.FileMetaData, column: str) -> list[pq.Statistics | None]:
-    """What the footer of a file says of a column, by row group; nothing where there is no such column or no rows."""
+    """What the footer of a file says of a column, by row group; nothing where there is no such column."""
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
     # Not by `footer.schema`: pyarrow (26) never frees a footer that was asked for it, 100 KB a file.
     names = [groups[0].column(i).path_in_schema for i in range(footer.num_columns)] if groups else []
