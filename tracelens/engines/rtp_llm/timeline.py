@@ -200,11 +200,17 @@ def _busy(work: pl.DataFrame, segments: pl.DataFrame) -> pl.DataFrame:
     keys = segments.select("step", "phase").with_columns(key=pl.struct("step", "phase").rank("dense").cast(pl.Int64))
     key = keys["key"].to_numpy()[place[inside]]
     order = np.lexsort((start, key))
-    placed = pl.DataFrame({"key": key[order], "start": start[order], "stop": (start + dur)[order]})
-    before = pl.col("stop").cum_max().over("key").shift(1).over("key")
-    busy = (pl.col("stop") - pl.max_horizontal("start", before)).clip(lower_bound=0)
-    sums = placed.select("key", dur=busy).group_by("key", maintain_order=True).agg(pl.col("dur").sum())
-    return sums.join(keys.unique("key"), on="key", maintain_order="left").select("step", "phase", "dur")
+    key, start, stop = key[order], start[order], (start + dur)[order]
+    # The latest end so far of the same key: ranks of the ends, lifted by the key, so that a new key begins anew.
+    by_stop = np.argsort(stop)
+    rank = np.empty(len(stop), np.int64)
+    rank[by_stop] = np.arange(len(stop))
+    lift = key * len(stop)
+    latest = stop[by_stop[np.maximum.accumulate(lift + rank) - lift]]
+    before = np.where(np.diff(key, prepend=0) > 0, -np.inf, np.roll(latest, 1))
+    busy = np.bincount(key, np.maximum(stop - np.maximum(start, before), 0))
+    sums = keys.unique("key", maintain_order=True).filter(pl.col("key").is_in(np.unique(key).tolist()))
+    return sums.select("step", "phase", dur=pl.lit(busy[sums["key"].to_numpy()]))
 
 
 def _sums(pieces: pl.DataFrame, phases: Sequence[str]) -> pl.DataFrame:
