@@ -9,7 +9,7 @@ with the needles themselves, and nothing but the speed depends on the choice.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
@@ -79,8 +79,12 @@ class Anchors:
     def __init__(self, needles: Sequence[bytes], sample: bytes) -> None:
         from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
-        often = Counter(sample[i : i + _WIDTH] for i in range(len(sample) - _WIDTH + 1))
-        holders = _choose(needles, often, Counter(sample) if len(needles) <= _FEW else Counter())
+        if len(needles) <= _FEW:  # all grams of a sample are megabytes of small strings
+            often = Counter({gram: sample.count(gram) for needle in needles for gram in _grams(needle)})
+            holders = _choose(needles, often, Counter(sample))
+        else:
+            often = Counter(_grams(sample))
+            holders = _choose(needles, often, Counter())
         self.often = sum(often[gram] for gram in holders) / max(1, len(sample))
         self.grams = list(holders)
         # Only this kind of search takes the road of vector instructions. It passes over a match that begins inside
@@ -147,6 +151,11 @@ def _stands(data: bytes, needle: bytes, starts: npt.NDArray[np.int64]) -> npt.ND
     return right
 
 
+def _grams(data: bytes) -> Iterator[bytes]:
+    """All stretches of the width of an anchor; what is shorter is one itself."""
+    return (data[i : i + _WIDTH] for i in range(max(1, len(data) - _WIDTH + 1)))
+
+
 def _choose(needles: Sequence[bytes], often: Counter[bytes], common: Counter[int]) -> dict[bytes, set[bytes]]:
     """Anchors, each with the needles it stands for: those first that are in many needles and seldom in the log.
 
@@ -155,8 +164,8 @@ def _choose(needles: Sequence[bytes], often: Counter[bytes], common: Counter[int
     """
     holders: dict[bytes, set[bytes]] = {}
     for needle in needles:
-        for i in range(max(1, len(needle) - _WIDTH + 1)):
-            holders.setdefault(needle[i : i + _WIDTH], set()).add(needle)
+        for gram in _grams(needle):
+            holders.setdefault(gram, set()).add(needle)
     left = set(needles)
     chosen: dict[bytes, set[bytes]] = {}
 
