@@ -18,6 +18,7 @@ from tracelens.sources.text import UTF8_BOM, encoding_of, is_binary
 
 _HEAD = 64 << 10
 _PART = 1 << 17
+_ONCE = 3 << 20
 #: Bytes of a line; what is longer is dropped while it is read, and told.
 MAX_LINE = 8 << 20
 
@@ -158,7 +159,7 @@ class BlockStream:
             else:
                 # The C library gives freed memory back to the system, to get it again page by page for the next block,
                 # until it has seen some megabytes come and go at once; of a plain file the first piece does that.
-                bytes(self._block_bytes)
+                bytes(_ONCE)
                 yield from decompress(_Replay(file, head).read, self.compression)
         except (TruncatedError, CorruptError) as error:
             self._broken = str(error)
