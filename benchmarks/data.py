@@ -80,3 +80,30 @@ def json_lines(path: Path, size: int, broken: float = 0.0, seed: int = 2, cut: i
                     line = line[: cut or rng.randrange(1, len(line))]
                 written += out.write(line + "\n")
             step += 1
+
+
+def small_files(folder: Path, count: int) -> None:
+    """So many files, a hundred a folder: logs of 60 lines, 12 of them records, and as many JSON lines of 20 rounds."""
+    for number in range(count // 2):
+        place = folder / f"{number // 50:04d}"
+        place.mkdir(parents=True, exist_ok=True)
+        rng = random.Random(number)
+        with (place / f"server-{number:05d}.log").open("w") as out:
+            for pair in range(6):
+                out.write(_pair(rng, number * 60 + pair * 10))
+                out.writelines(_NOISE.format(a=rng.randint(1, 250), p=rng.randint(1024, 65_000)) for _ in range(8))
+        with (place / f"rounds-{number:05d}.jsonl").open("w") as out:
+            for index in range(20):
+                ms = number * 1000 + index * 27
+                clock = f"{ms // 3_600_000:02d}:{ms // 60_000 % 60:02d}:{ms // 1000 % 60:02d}.{ms % 1000:03d}"
+                accepted = rng.choice((0, 1, 2, 3, 4, 5, 5, 5))
+                row = {
+                    "ts": f"2026-04-{19 + number % 3}T{clock}Z", "request_id": f"req-{number:08d}",
+                    "round_index": index, "batch_size": 1, "context_len": 400 + 5 * index, "drafted": 5,
+                    "accepted": accepted, "emitted": accepted + 1, "draft_us": rng.randint(6000, 9000),
+                    "step_us": rng.randint(25_000, 29_000),
+                    "task_type": ("summarise", "extraction", "writing", "chat")[number % 4], "engine": "acme",
+                    "temperature": (0.2, 0.0, 0.9, 0.7)[number % 4], "model": "target-72b", "timing_basis": "device",
+                    "num_speculative_tokens": 5,
+                }  # fmt: skip
+                out.write(json.dumps(row, separators=(",", ":")) + "\n")

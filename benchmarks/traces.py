@@ -72,7 +72,7 @@ def _events(engine: str, size: int, seed: int = 3) -> Iterator[Any]:
     rng = random.Random(seed)
     scopes, host = (_vllm, (5915, 5915)) if engine == "vllm" else (_rtp, (4242, 4311))
     steps = max(1, size // 1_300_000)
-    each = size // steps // 900
+    each = size // steps // 1130
     yield {"ph": "M", "name": "process_name", "ts": 0.0, "pid": host[0], "tid": 0, "args": {"name": "Worker"}}
     for step in range(steps):
         yield from scopes(step * 15_000.0, rng.randint(1, 16))

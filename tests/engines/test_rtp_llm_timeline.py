@@ -105,8 +105,12 @@ def test_every_phase_has_the_host_s_time_once() -> None:
     )  # fmt: skip
 
 
-def test_the_device_s_time_of_a_phase_is_that_of_the_work_launched_in_it() -> None:
+@pytest.mark.parametrize("together", [1, 64])
+def test_the_device_s_time_of_a_phase_is_that_of_the_work_launched_in_it(
+    together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Kernels that run long behind their launch, side by side, or in another phase's host time."""
+    monkeypatch.setattr(timeline, "_STEPS", together)
     events = [
         *call(0), *call(25_000),
         *launch(1, 460.0, (500, 900)), *launch(2, 1_510.0, (1_600, 800)),

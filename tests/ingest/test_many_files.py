@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from unittest.mock import patch
 
@@ -25,3 +26,25 @@ def test_files_count_beside_their_bytes(files: int, spread: bool, tmp_path: Path
                 run.ingest([str(logs)], tmp_path / "lake", options)
         else:
             assert run.ingest([str(logs)], tmp_path / "lake", options).rows["windows"] == 1
+
+
+def test_known_files_are_passed_over_by_every_process(tmp_path: Path) -> None:
+    """Plain ones at once, and compressed ones by the worker that reads them; new ones among them are taken."""
+    logs, packed = tmp_path / "logs", tmp_path / "packed"
+    for folder in (logs, packed):
+        folder.mkdir()
+    for i in range(70):
+        text = interval(f"12:{i // 60:02d}:{i % 60:02d}") + "\n"
+        (logs / f"{i}.log").write_text(text)
+        if i >= 3:
+            (packed / f"{i}.log.gz").write_bytes(gzip.compress(text.encode()))
+    options = IngestOptions(year=2026, jobs=2)
+    first = run.ingest([str(logs)], tmp_path / "lake", options)
+    assert (first.sources, first.rows["windows"]) == (70, 70)
+    with patch.object(run, "adoptable_runs", side_effect=ZeroDivisionError), patch.object(run, "is_json_log") as looked:
+        again = run.ingest([str(logs)], tmp_path / "lake", options)
+    assert (again.sources, again.skipped, looked.called) == (0, 70, False)
+    (packed / "new.log").write_text(interval("13:00:00") + "\n")
+    third = run.ingest([str(packed)], tmp_path / "lake", options)
+    assert (third.sources, third.skipped, third.rows["windows"]) == (1, 67, 1)
+    assert dict(third.notes)["5.log.gz"] == "already in the lake (as 5.log)"

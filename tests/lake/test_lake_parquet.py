@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -161,3 +162,27 @@ def test_what_goes_wrong_behind_is_told_by_the_next_call(then: str) -> None:
     with pytest.raises(OSError, match="No space"):
         behind.wait() if then == "wait" else behind.write(cast(pq.ParquetWriter, Full()), rows)
     behind.close()
+
+
+def numbered(lines: Sequence[int]) -> pl.DataFrame:
+    words = {name: pl.lit("x") for name in ("run_id", "engine", "surface", "source_id")}
+    return pl.DataFrame({"source_line": lines}).with_columns(accepted=1, **words)
+
+
+@pytest.mark.parametrize(("rows", "codec"), [(64, "SNAPPY"), (65, "ZSTD")])
+def test_few_rows_are_written_the_quick_way(rows: int, codec: str, tmp_path: Path) -> None:
+    parquet.write_arrow(to_arrow("rounds", numbered(range(rows))), tmp_path / "a.parquet")
+    group = pq.read_metadata(tmp_path / "a.parquet").row_group(0)
+    assert {group.column(i).compression for i in range(group.num_columns)} == {codec}
+    assert pq.ParquetFile(tmp_path / "a.parquet").read(columns=["source_line"])["source_line"].to_pylist() == list(
+        range(rows)
+    )
+
+
+def test_what_a_footer_says_of_a_column(tmp_path: Path) -> None:
+    parquet.write_arrow(to_arrow("rounds", numbered([7, 3, 5])), tmp_path / "a.parquet")
+    parquet.write_empty("rounds", tmp_path / "empty.parquet")
+    footer, empty = (pq.read_metadata(tmp_path / name) for name in ("a.parquet", "empty.parquet"))
+    assert [(s.min, s.max) for s in parquet.statistics(footer, "source_line") if s is not None] == [(3, 7)]
+    assert parquet.statistics(footer, "no_such") == []
+    assert not any(s.has_min_max for s in parquet.statistics(empty, "source_line") if s is not None)

@@ -263,7 +263,11 @@ def test_the_ledger_round_trips(tmp_path: Path) -> None:
         ("b", "<b>", 0, "sources/t.parquet"),
     ]
     assert found.sizes() == (10,)
+    assert [found.has_size(size) for size in (10, 0, None)] == [True, False, False]
+    assert [[e.source_id for e in found.of_bytes(digest)] for digest in ("aaaa", "no")] == [["a"], []]
     assert [e.source_id for e in found.grown_from({10: "aaaa", 5: "bbbb"})] == ["a"]
+    assert found.grown_from({11: "aaaa", 0: "bbbb"}) == ()
+    assert ledger.read(tmp_path).entries[0] is found.entries[0]  # of a file that has not changed
     kept = tmp_path / "kept.parquet"
     assert ledger.rewrite_without(tmp_path, "sources/t.parquet", ["a"], kept)
     assert pq.read_table(kept)["source_id"].to_pylist() == ["b"]

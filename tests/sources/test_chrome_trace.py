@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelens.sources import chrome_trace
+from tracelens.sources import chrome_trace, needles
 from tracelens.sources.chrome_trace import Trace, looks, read
 from tracelens.sources.json_array import scan
 
@@ -45,7 +45,7 @@ EXPECTED = [
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("chunk", [1, 7, 64, 1 << 20])
 def test_every_layout_and_chunk_gives_the_same_events(layout: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chrome_trace, "_CHUNK", chunk)
+    monkeypatch.setattr(chrome_trace, "CHUNK", chunk)
     data = LAYOUTS[layout](document(OURS, tail={"distributedInfo": {"rank": 3}, "vllm_version": "0.32.0"}))
     trace = read(pieces(data, 11), MARKS)
     found = rows(trace)
@@ -196,7 +196,7 @@ def test_depth_and_length_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert trace.events["args"][1] is None  # nobody reads a megabyte of arguments
     assert [(p.line, p.reason) for p in trace.problems] == [(1, "broken event")]
     monkeypatch.setattr(chrome_trace, "_LONGEST", 100_000)
-    monkeypatch.setattr(chrome_trace, "_CHUNK", 10_000)
+    monkeypatch.setattr(chrome_trace, "CHUNK", 10_000)
     trace = read(iter([data]), MARKS)
     assert [name for _, name, *_ in rows(trace)][-1] == "ours: good"
     assert trace.problems[0].reason == "event longer than 4 MB"
@@ -255,8 +255,12 @@ def _kernel(correlation: Any, ts: float, dur: float, cat: str = "kernel") -> Any
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("chunk", [50, 1 << 20])
-def test_the_device_s_work_is_tied_to_its_launch(layout: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chrome_trace, "_CHUNK", chunk)
+@pytest.mark.parametrize("large", [1 << 18, 0])  # chunks from this size on are searched by anchors
+def test_the_device_s_work_is_tied_to_its_launch(
+    layout: str, chunk: int, large: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chrome_trace, "CHUNK", chunk)
+    monkeypatch.setattr(needles, "_WORTH", large)
     events = [
         _launched(1, 3.0),  # before the first event that asks for it
         event("ours: forward", 10, 20),
@@ -276,6 +280,10 @@ def test_the_device_s_work_is_tied_to_its_launch(layout: str, chunk: int, monkey
     expected = [("7", "7", 11.0, 20.0, 5.0), ("7", "7", 11.0, 26.0, 2.0), ("7", "8", 12.0, 30.0, 4.0)]
     assert work.select("pid", "tid", "launched", "start", "dur").rows() == expected
     assert read(iter([LAYOUTS[layout](document(events))]), MARKS).about.work is None
+    alone = read(iter([LAYOUTS[layout](document([*events[:3], events[4]]))]), MARKS, [MARKS[0]]).about.work
+    assert alone is not None
+    assert alone.schema == work.schema
+    assert alone.rows() == [("7", "7", 11.0, 20.0, 5.0)]
 
 
 def _long(size: int, fill: str) -> str:
@@ -291,7 +299,7 @@ def test_an_event_that_is_too_long_is_one_reject(
     tail: str, fill: str, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chrome_trace, "_LONGEST", 4000)
-    monkeypatch.setattr(chrome_trace, "_CHUNK", chunk)
+    monkeypatch.setattr(chrome_trace, "CHUNK", chunk)
     monkeypatch.setattr(chrome_trace, "_OVERLAP", 60)
     event = '{"ph":"X","name":"mark","pid":1,"tid":1,"ts":5,"dur":2}'
     for size in (5200, 6011, 9000, 50_017):

@@ -54,6 +54,11 @@ def test_anchors_are_rare_ones() -> None:
     assert anchors.often == 0
 
 
+def test_anchors_of_few_needles_are_of_rare_bytes() -> None:
+    sample = b'{"ph": "X", "cat": "kernel"}, ' * 500
+    assert set(Anchors([b'"Draft"', b'"Sample'], sample).grams) == {b"Draf", b"Samp"}
+
+
 def test_a_log_that_changes_its_ways_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(needles, "_WORTH", 0)
     monkeypatch.setattr(needles, "_WRONG", 10)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracelens.lake import shared
+from tracelens.lake.parquet import statistics
 from tracelens.lake.schema import DAY_OF
 
 #: A merged file has about this size; a file of less than half of it is small. Bytes.
@@ -92,8 +93,5 @@ def _in_time(folder: str, files: Sequence[File]) -> list[File]:
 def _begins(path: str, column: str) -> dt.datetime:
     import pyarrow.parquet as pq
 
-    footer = pq.read_metadata(path)
-    at = footer.schema.names.index(column) if column in footer.schema.names else -1
-    parts = [footer.row_group(i).column(at).statistics for i in range(footer.num_row_groups)] if at >= 0 else []
-    told = [p.min for p in parts if p is not None and p.has_min_max]
+    told = [p.min for p in statistics(pq.read_metadata(path), column) if p is not None and p.has_min_max]
     return min(told, default=dt.datetime.min)

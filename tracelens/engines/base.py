@@ -71,8 +71,8 @@ class TraceAbout:
     process in its group, or None; `others` every further top-level value that is text, a number or a list of them;
     `devices` how many accelerators the process saw; `file` the name of the file, where it has one.
     `work` is what the device did: one row a kernel or copy whose launch is known, `pid`, `tid` String and `launched`
-    Float64 of the launch on the host, `start`, `dur` Float64 on the device (us); None where no reader asked for it
-    (`launch_marks`) or there is none.
+    Float64 of the launch on the host, `start`, `dur` Float64 on the device (us), in the order of `launched`; None where
+    no reader asked for it (`launch_marks`) or there is none.
     """
 
     base_ns: int | None

@@ -13,18 +13,24 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens.ingest import copies_sql
 from tracelens.lake import journal, ledger, shared
+from tracelens.lake.parquet import statistics
 from tracelens.lake.schema import DAY_OF, FACTS
 
 if TYPE_CHECKING:
     import duckdb
 
 # Two gateways stamp one request so far apart at most; a wrapping's stamp is no further from the log's own.
-_APART = dt.timedelta(seconds=5)
+_APART = 5_000_000  # us
+_EPOCH, _MICROSECOND = dt.datetime(1970, 1, 1), dt.timedelta(microseconds=1)
+_EVER = 1 << 62
+# Footers that are remembered: each commit of an ingest asks for those of all files of its days.
+_FOOTERS = 1 << 15
 
 Found = dict[str, dict[str, str]]
 
@@ -39,13 +45,13 @@ class _File:
     low: dt.datetime | None
     high: dt.datetime | None
 
-    def meets(self, other: _File) -> bool:
-        """Whether both may hold the same record."""
-        if self.day != other.day or self.source == other.source:
-            return False
-        if self.low is None or self.high is None or other.low is None or other.high is None:
-            return True
-        return self.low <= other.high + _APART and other.low <= self.high + _APART
+    def begins(self) -> int:
+        """Microseconds since 1970 from which on it may have records."""
+        return -_EVER if self.low is None or self.high is None else (self.low - _EPOCH) // _MICROSECOND
+
+    def ends(self) -> int:
+        """Microseconds since 1970 until which it may have records."""
+        return _EVER if self.low is None or self.high is None else (self.high - _EPOCH) // _MICROSECOND
 
 
 def find(root: Path, staged: Path, rows: Sequence[Mapping[str, Any]], left: Iterable[ledger.Entry]) -> Found:
@@ -60,24 +66,19 @@ def find(root: Path, staged: Path, rows: Sequence[Mapping[str, Any]], left: Iter
     Returns:
         Source -> other source -> lines of the first, as `lines_of` writes them; those without copies are left out.
     """
-    others = {e.source_id: e for e in left}
-    order = [r["source_id"] for r in rows]
-    surfaces = {r["source_id"]: frozenset(r["surfaces"]) for r in rows}
-    pairs: set[tuple[str, str]] = set()
-    for i, one in enumerate(order):
-        # A source that is read again keeps its name: what was found to be a copy of it is no original of it.
-        old = [e.source_id for e in others.values() if one not in e.same_as and e.source_id not in surfaces]
-        pairs |= {(one, o) for o in old if others[o].surfaces & surfaces[one]}
-        pairs |= {(one, o) for o in order[:i] if surfaces[o] & surfaces[one]}
-    begun = _begun(rows, others, pairs)
+    pairing = _Pairing(rows, left)
+    order = list(pairing.order)
     found: dict[tuple[str, str], list[tuple[int, int]]] = {}
     con: duckdb.DuckDBPyConnection | None = None
-    for table in FACTS if pairs else ():
+    for table in FACTS:
         mine = [f for r in rows for f in _files(table, r["source_id"], {n: str(staged / n) for n in r["_files"]})]
-        meeting, files = _meeting(mine, root, table, pairs)
+        if not mine:
+            continue
+        meeting, files = _meeting(mine, _theirs(mine, root, table, pairing.wanted), pairing)
         if not meeting:
             continue
         con = con or _connection(staged)
+        begun = _begun(rows, pairing.others, meeting)
         merged = [path for path in files if shared.is_shared(path)]
         for source, other, *lines in copies_sql.same(con, table, sorted(files), sorted(meeting), begun, merged, order):
             found.setdefault((source, other), []).append((lines[0], lines[1]))
@@ -87,6 +88,31 @@ def find(root: Path, staged: Path, rows: Sequence[Mapping[str, Any]], left: Iter
     for (source, other), ranges in sorted(found.items()):
         out.setdefault(source, {})[other] = lines_of(ranges)
     return out
+
+
+class _Pairing:
+    """Which sources may be copies of which; never as a list of pairs: a lake of 10,000 files has fifty million.
+
+    Attributes:
+        order: the new sources and their places; of two of them the later is the copy.
+        others: sources that stay in the lake.
+        wanted: those of them that have a surface of some new source.
+    """
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]], left: Iterable[ledger.Entry]) -> None:
+        self.order = {r["source_id"]: i for i, r in enumerate(rows)}
+        self.others = {e.source_id: e for e in left}
+        self._surfaces = {r["source_id"]: frozenset(r["surfaces"]) for r in rows}
+        every = frozenset[str]().union(*self._surfaces.values())
+        self.wanted = {o for o, e in self.others.items() if o not in self.order and e.surfaces & every}
+
+    def has(self, one: str, other: str) -> bool:
+        """Whether the new source `one` may be a copy of the other one."""
+        if other in self.order:
+            return self.order[other] < self.order[one] and not self._surfaces[one].isdisjoint(self._surfaces[other])
+        # A source that is read again keeps its name: what was found to be a copy of it is no original of it.
+        entry = self.others.get(other)
+        return entry is not None and one not in entry.same_as and not self._surfaces[one].isdisjoint(entry.surfaces)
 
 
 def unseen(root: Path, rows: Sequence[Mapping[str, Any]], left: Iterable[ledger.Entry]) -> dict[str, str]:
@@ -151,15 +177,12 @@ def _connection(staged: Path) -> duckdb.DuckDBPyConnection:
     return con
 
 
-def _meeting(
-    mine: Sequence[_File], root: Path, table: str, pairs: set[tuple[str, str]]
-) -> tuple[set[tuple[str, str]], set[str]]:
-    """The pairs of sources that may hold the same record of a table, and their files."""
+def _theirs(mine: Sequence[_File], root: Path, table: str, wanted: set[str]) -> list[_File]:
+    """Files of a table in the lake that are of some sources, of the days of the new ones."""
     days = {f.day for f in mine}
-    wanted = {other for _, other in pairs}
     names: dict[str, dict[str, str]] = {}
     theirs: list[_File] = []
-    live = journal.live(root, (table,)) if mine else {}
+    live = journal.live(root, (table,))
     for name in live:
         if _day_of(name) not in days:
             continue
@@ -168,14 +191,32 @@ def _meeting(
             names.setdefault(source, {})[name] = live[name]
         elif source == shared.MERGED:  # rolled-up rows are of no line, and like no record
             theirs += _parts(table, name, live[name], wanted)
-    theirs += [f for source, found in names.items() for f in _files(table, source, found)]
+    return theirs + [f for source, found in names.items() for f in _files(table, source, found)]
+
+
+def _meeting(
+    mine: Sequence[_File], theirs: Sequence[_File], pairing: _Pairing
+) -> tuple[set[tuple[str, str]], set[str]]:
+    """The pairs of sources that may hold the same record of a table, and their files."""
+    import numpy as np
+
+    days: dict[str, tuple[list[_File], list[_File]]] = {}
+    for one in mine:
+        days.setdefault(one.day, ([], []))[0].append(one)
+    for other in (*theirs, *mine):
+        if other.day in days:
+            days[other.day][1].append(other)
     meeting: set[tuple[str, str]] = set()
     files: set[str] = set()
-    for one in mine:
-        for other in (*theirs, *mine):
-            if (one.source, other.source) in pairs and one.meets(other):
-                meeting.add((one.source, other.source))
-                files |= {one.path, other.path}
+    for new, every in days.values():
+        # Most files of a day are of other hours: of ten thousand a few meet.
+        lows, highs = (np.asarray([edge(f) for f in every]) for edge in (_File.begins, _File.ends))
+        for one in new:
+            for i in np.flatnonzero((lows <= one.ends() + _APART) & (highs >= one.begins() - _APART)).tolist():
+                other = every[i]
+                if other.source != one.source and pairing.has(one.source, other.source):
+                    meeting.add((one.source, other.source))
+                    files |= {one.path, other.path}
     return meeting, files
 
 
@@ -212,11 +253,15 @@ def _parts(table: str, name: str, path: str, wanted: set[str]) -> list[_File]:
 
 def _extent(path: str, column: str) -> tuple[dt.datetime | None, dt.datetime | None]:
     """The first and the last stamp of a file; None where its footer does not tell or some rows have none."""
+    stat = Path(path).stat()
+    return _extent_of(path, column, (stat.st_ino, stat.st_size, stat.st_mtime_ns))
+
+
+@lru_cache(_FOOTERS)
+def _extent_of(path: str, column: str, of: tuple[int, ...]) -> tuple[dt.datetime | None, dt.datetime | None]:
     import pyarrow.parquet as pq
 
-    footer = pq.read_metadata(path)
-    at = footer.schema.names.index(column) if column in footer.schema.names else -1
-    parts = [footer.row_group(i).column(at).statistics for i in range(footer.num_row_groups)] if at >= 0 else [None]
+    parts = statistics(pq.read_metadata(path), column)
     told = [p for p in parts if p is not None and p.has_min_max and not p.null_count]
     if not parts or len(told) < len(parts):
         return None, None

@@ -91,6 +91,7 @@ def read(
         pieces = chain([head] if head else [], pieces)
         special = signals.reader_of(head)
         if special is not None:
+            del head  # some megabytes, and a trace is to be read in few
             events = special(signals.Source(stream, pieces, engines, parsed, rejects, progress))
             reading = _reading(stream, finder, parsed, rejects)
             reading.events = events

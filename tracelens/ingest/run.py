@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ _SPREAD_SOURCES = 4096
 _SPREAD_BYTES = 64 << 30
 # Below this the start of worker processes costs more than it saves.
 _PARALLEL_BYTES = 64 << 20
+_TOGETHER = 8  # small files that a worker is given at once
 _A_FILE = 1 << 20  # what a file costs beside its bytes, in bytes
 
 # What `Naming.started` makes of a start without a date, behind the engine's name.
@@ -99,14 +100,16 @@ def ingest(
     logs.info(log, "ingest begins", files=len(files), known=len(known.entries), request_ids=ids)
     sizes = tuple(sorted({_HEAD, *GRID, *known.sizes(), *(f.size for f in files if f.size)}))
     most = (_BATCH_SOURCES, _BATCH_BYTES) if executor is None else (_SPREAD_SOURCES, _SPREAD_BYTES)
-    with _workers(files, options, tools, store, executor) as run:
+    if not options.replace:  # before anything else is asked of files of which nothing is wanted
+        files = [f for f in files if not _same_as_before(f, known, tally)]
+    with _workers(files, options, tools, store, executor, _named(known, options)) as run:
         for i, wave in enumerate(_waves(files)):
             # Responses and access logs tell of no start: they belong to the one run their folder's logs tell of. A text
             # log tells its runs itself, and must tell the same when it has grown.
-            adopt = adoptable_runs(lake) if i else {}
+            adopt = adoptable_runs(lake) if i and wave else {}
             for batch in _batches(wave, *most):
                 with damage.naming(lake), store.transaction() as txn:
-                    names = {} if options.replace else {e.sha256: e.name for e in known.entries}
+                    names = _named(known, options)
                     jobs = [
                         Job(f, options, columns, sizes, names, adopt.get(f.folder_key[:8], {}), txn.folder, redaction)
                         for f in batch
@@ -115,6 +118,11 @@ def ingest(
                     _commit(txn, list(zip(jobs, run(jobs, progress), strict=True)), tally, options.replace, amend)
                 known = ledger.read(lake)
     return tally.summary(time.monotonic() - begun, held(known))
+
+
+def _named(known: ledger.Ledger, options: IngestOptions) -> dict[str, str]:
+    """Content that is not to be read again, and what it is called."""
+    return {} if options.replace else {e.sha256: e.name for e in known.entries}
 
 
 def adoptable_runs(lake: Path) -> dict[str, dict[str, str]]:
@@ -197,7 +205,7 @@ def _batches(files: Sequence[SourceFile], sources: int, size_of_all: int) -> Ite
 
 def _same_as_before(file: SourceFile, known: ledger.Ledger, tally: Tally) -> bool:
     """A file of a known size is hashed first: at a gigabyte a second that is far cheaper than to read it again."""
-    if file.size not in known.sizes():
+    if not known.has_size(file.size):
         return False
     with BlockStream(file) as stream:
         for _ in stream:
@@ -215,6 +223,7 @@ class _Tools:
 
     engines: Sequence[Engine]
     labels: Labels
+    names: Mapping[str, str] = field(default_factory=dict)  # of a worker: sources of the lake by their digests
 
 
 Runner = Callable[[Sequence[Job], Progress | None], Iterator[Staged]]
@@ -222,9 +231,13 @@ Runner = Callable[[Sequence[Job], Progress | None], Iterator[Staged]]
 
 @contextmanager
 def _workers(
-    files: Sequence[SourceFile], options: IngestOptions, tools: _Tools, store: Store, executor: Executor | None
-) -> Iterator[Runner]:
-    """How to stage the jobs of a batch: here, in worker processes where that pays, or by an executor."""
+    files: Sequence[SourceFile], options: IngestOptions, tools: _Tools, store: Store, executor: Executor | None,
+    names: Mapping[str, str],
+) -> Iterator[Runner]:  # fmt: skip
+    """How to stage the jobs of a batch: here, in worker processes where that pays, or by an executor.
+
+    `names` are those of the lake's sources, by their digests, before anything was read.
+    """
     if executor is not None:
 
         def elsewhere(batch: Sequence[Job], progress: Progress | None) -> Iterator[Staged]:
@@ -246,12 +259,17 @@ def _workers(
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    start, workers = (options, tools.labels, logs.level()), min(jobs, len(files))
+    start, workers = (options, tools.labels, names, logs.level()), min(jobs, len(files))
     with shared_cores(workers), ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, start) as pool:
 
         def there(batch: Sequence[Job], progress: Progress | None) -> Iterator[Staged]:
+            # A job of a large lake is a megabyte of names, and half of what it takes to read a small file. A worker has
+            # those that were there when it began, and the commit passes over what came since.
+            bare = [replace(job, known={}) for job in batch]
+            few = max(1, min(_TOGETHER, len(batch) // (4 * workers)))
+            together = few if all((job.file.size or 0) < _A_FILE for job in batch) else 1
             with quiet_start():
-                done = pool.map(_stage_in_worker, batch)
+                done = pool.map(_stage_in_worker, bare, chunksize=together)
             for job, staged in zip(batch, done, strict=True):
                 if progress is not None:
                     progress(job.file.name, job.file.size or 0)
@@ -263,18 +281,19 @@ def _workers(
 _worker_tools: list[_Tools] = []  # set once, by the initialiser of a worker process; empty everywhere else
 
 
-def _start_worker(options: IngestOptions, labels: Labels, told: int | None) -> None:
+def _start_worker(options: IngestOptions, labels: Labels, names: Mapping[str, str], told: int | None) -> None:
     from tracelens.engines import load
 
     begin()
     if told is not None:
         logs.to_stderr(told)
 
-    _worker_tools.append(_Tools(load(options.engine), labels))
+    _worker_tools.append(_Tools(load(options.engine), labels, names))
 
 
 def _stage_in_worker(job: Job) -> Staged:
-    return stage(job, _worker_tools[0].engines, _worker_tools[0].labels)
+    tools = _worker_tools[0]
+    return stage(replace(job, known=tools.names), tools.engines, tools.labels)
 
 
 def _commit(
@@ -302,7 +321,7 @@ def _commit(
             by_sha |= {digest: one.name for digest in (entry["sha256"], entry["text_sha256"]) if digest}
             rows[entry["sha256"]] = {**entry, "_file": job.file}
             # With `replace` an earlier reading of the same content is replaced like an earlier version of it.
-            same = [e for e in known.entries if e.sha256 == entry["sha256"]]
+            same = known.of_bytes(entry["sha256"])
             for old in {*known.grown_from(entry["_prefixes"]), *same}:
                 replaced[old.source_id] = old
                 if old not in same:

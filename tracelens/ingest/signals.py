@@ -104,6 +104,7 @@ def _trace(source: Source) -> int | None:
     marks = list(dict.fromkeys(mark for _, e in readers for mark in e.trace_marks))
     launchers = [mark for _, e in readers for mark in e.launch_marks]
     trace: chrome_trace.Trace | None = None
+    source.stream.read_by(chrome_trace.CHUNK)  # larger pieces would be cut, and lie in memory beside their parts
     with guarded("trace", source.rejects):
         trace = chrome_trace.read(_counted(source), marks, launchers)
     _drain(source)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ _LATER = ("request_ids", "scope", "text_sha256", "prefixes", "same_as")
 _HOLD_ROWS = tuple(name for name in TABLES if name != "sources")
 _TRIES = 20
 _PAUSE = 0.05
+_MADE = "_entry"  # in a remembered row: what was made of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +44,42 @@ class Entry:
     is_merged: bool = False  # some of its rows may lie in files that hold several sources
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ledger:
-    """What was ingested so far."""
+    """What was ingested so far. Whatever is asked for each file of an ingest is looked up, in a lake of any size."""
 
     entries: tuple[Entry, ...]
 
     def by_sha256(self) -> Mapping[str, Entry]:
         """Sources by the digest of their content."""
+        return self._by_digest
+
+    @cached_property
+    def _by_digest(self) -> Mapping[str, Entry]:
         return {digest: e for e in self.entries for digest in (e.text_sha256, e.sha256) if digest}
+
+    @cached_property
+    def _by_bytes(self) -> Mapping[str, Sequence[Entry]]:
+        found: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            found.setdefault(entry.sha256, []).append(entry)
+        return found
+
+    def of_bytes(self, sha256: str) -> Sequence[Entry]:
+        """Sources whose bytes have this digest."""
+        return self._by_bytes.get(sha256, ())
+
+    @cached_property
+    def _sizes(self) -> frozenset[int]:
+        return frozenset(e.bytes for e in self.entries if e.bytes)
 
     def sizes(self) -> tuple[int, ...]:
         """Sizes at which a longer file may turn out to be a grown version of a known one."""
-        return tuple(sorted({e.bytes for e in self.entries if e.bytes}))
+        return tuple(sorted(self._sizes))
+
+    def has_size(self, size: int | None) -> bool:
+        """Whether some source is of that size."""
+        return size in self._sizes
 
     def request_ids(self) -> frozenset[str]:
         """How the sources hold request ids: `kept`, `redacted:<which salt>`; what older versions wrote is kept."""
@@ -62,7 +87,7 @@ class Ledger:
 
     def grown_from(self, prefixes: Mapping[int, str]) -> tuple[Entry, ...]:
         """Sources whose whole content is the beginning of a file with these prefix digests."""
-        return tuple(e for e in self.entries if e.bytes and prefixes.get(e.bytes) == e.sha256)
+        return tuple(e for n, digest in prefixes.items() for e in self.of_bytes(digest) if e.bytes and e.bytes == n)
 
 
 def read(root: Path, lost: Collection[str] = ()) -> Ledger:
@@ -78,7 +103,15 @@ def read(root: Path, lost: Collection[str] = ()) -> Ledger:
     return Ledger(tuple(_entry(name, row) for name, row in rows))
 
 
-def _entry(file: str, row: Mapping[str, Any]) -> Entry:
+def _entry(file: str, row: dict[str, Any]) -> Entry:
+    """The entry of a row; with the row it is remembered."""
+    entry = row.get(_MADE)
+    if not isinstance(entry, Entry):
+        row[_MADE] = entry = _made(file, row)
+    return entry
+
+
+def _made(file: str, row: Mapping[str, Any]) -> Entry:
     surfaces, same = (frozenset(k for k, _ in row.get(c) or ()) for c in ("surfaces", "same_as"))
     size, text = row["bytes"] or 0, row.get("text_sha256")
     prefixes = {int(n): digest for n, digest in row.get("prefixes") or ()}

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens.engines.base import Reject, TraceAbout
 from tracelens.sources.json_array import Objects, depth_of, scan
+from tracelens.sources.needles import Needles
 
 if TYPE_CHECKING:
     import polars as pl
-    from ahocorasick_rs import BytesAhoCorasick
 
     from tracelens.sources.trace_events import Event, Work
 
 CUT = "the trace ends early: it was cut, and what stood behind this event is lost"
-# What is scanned at once: it and the masks made of it stay in the cache of a core.
-_CHUNK = 1 << 20
+#: What is scanned at once: it and the masks made of it stay in the cache of a core.
+CHUNK = 1 << 20
 # A longer event is none; its bytes are held until its end is seen.
 _LONGEST = 4 << 20
 # What is kept of the middle of such an event: enough to see that another one begins.
@@ -66,7 +66,7 @@ def looks(head: bytes) -> bool:
         return _opening(start) is not None
     if start[:1] != b"[":
         return False
-    found = scan(start[1 : 1 + _CHUNK])
+    found = scan(start[1 : 1 + CHUNK])
     if not len(found.starts):
         return False
     from tracelens.sources.trace_events import event
@@ -91,17 +91,19 @@ def read(pieces: Iterator[bytes], marks: Sequence[bytes], launchers: Sequence[by
 
 
 def _chunks(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Pieces as chunks of about `_CHUNK` bytes."""
+    """Pieces as chunks of about `CHUNK` bytes."""
     held: list[bytes] = []
     size = 0
     for piece in pieces:
         held.append(piece)
         size += len(piece)
-        if size < _CHUNK:
+        if size < CHUNK:
             continue
-        whole = b"".join(held)
-        for at in range(0, size, _CHUNK):
-            yield whole[at : at + _CHUNK]
+        whole = b"".join(held) if len(held) > 1 else piece
+        if size < 2 * CHUNK:
+            yield whole
+        else:
+            yield from (whole[at : at + CHUNK] for at in range(0, size, CHUNK))
         held, size = [], 0
     if size:
         yield b"".join(held)
@@ -158,8 +160,8 @@ class _Reader:
     """The state between two chunks."""
 
     def __init__(self, marks: Sequence[bytes], launchers: Sequence[bytes]) -> None:
-        self._marks, self._launchers = list(dict.fromkeys(marks)), frozenset(launchers)
-        self._automaton = _automaton(self._marks)
+        self._marks, self._launchers = tuple(dict.fromkeys(marks)), tuple(launchers)
+        self._needles = Needles(self._marks)
         self._columns = _Columns()
         self._problems: list[Reject] = []
         self._unnamed = self._salvaged = 0
@@ -223,24 +225,21 @@ class _Reader:
 
         starts, ends = found.starts, found.ends
         limit = int(ends[-1]) if len(ends) else 0
-        hits = self._automaton.find_matches_as_indexes(data[:limit] if limit < len(data) else data) if limit else []
+        hits = [at for at in self._needles.hits(data) if at < limit] if limit else []
         if hits:
-            places = np.asarray([at for _, at, _ in hits], np.int64)
+            places = np.asarray(hits, np.int64)
             index = np.searchsorted(starts, places, side="right") - 1
             good = (index >= 0) & (places < ends[index])
             for i in np.unique(index[good]).tolist():
                 at = int(starts[i])
                 self._swallowed(data[at : int(ends[i])], i, self._offset + at)
-        if self._launchers and (self._work is not None or any(self._marks[k] in self._launchers for k, _, _ in hits)):
-            self._launched(data, found)
-        self._number += len(starts)
+        if self._work is None and self._launchers and any(data.startswith(self._launchers, at) for at in hits):
+            from tracelens.sources.trace_events import Work
 
-    def _launched(self, data: bytes, found: Objects) -> None:
-        from tracelens.sources.trace_events import Work
-
-        if self._work is None:
             self._work = Work()
-        self._work.take(data, found)
+        if self._work is not None:
+            self._work.take(data, found)
+        self._number += len(starts)
 
     def _swallowed(self, data: bytes, index: int, offset: int) -> None:
         """Keep a whole event; one that lacks a brace looks whole as well, and has those behind it inside."""
@@ -379,9 +378,3 @@ def _simple(value: Any) -> bool:
 
 def _all_simple(values: Any) -> bool:
     return isinstance(values, list) and len(values) <= _ITEMS and all(_simple(value) for value in values)
-
-
-def _automaton(marks: Sequence[bytes]) -> BytesAhoCorasick:
-    from ahocorasick_rs import BytesAhoCorasick, Implementation
-
-    return BytesAhoCorasick(list(marks), implementation=Implementation.DFA)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -63,7 +65,8 @@ def parse_stamps(text: pl.Series) -> pl.DataFrame:
     return pl.concat(found, how="diagonal").sort("row").select(empty.columns)
 
 
-def _parts(form: str) -> dict[str, pl.Expr]:
+@cache
+def _parts(form: str) -> Mapping[str, pl.Expr]:
     """The columns that a form with a date has."""
     import polars as pl
 
@@ -113,7 +116,8 @@ def _offset_minutes(zone: pl.Expr) -> pl.Expr:
     return pl.when(zone.str.starts_with("-")).then(-minutes).otherwise(minutes)
 
 
-def _epoch() -> dict[str, pl.Expr]:
+@cache
+def _epoch() -> Mapping[str, pl.Expr]:
     """Seconds, milli-, micro- or nanoseconds since 1970; what is less than three years is no date."""
     import polars as pl
 

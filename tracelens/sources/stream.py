@@ -18,6 +18,7 @@ from tracelens.sources.text import UTF8_BOM, encoding_of, is_binary
 
 _HEAD = 64 << 10
 _PART = 1 << 17
+_ONCE = 3 << 20
 #: Bytes of a line; what is longer is dropped while it is read, and told.
 MAX_LINE = 8 << 20
 
@@ -158,6 +159,9 @@ class BlockStream:
             if self.compression == "none":
                 yield from self._plain(file, head)
             else:
+                # The C library gives freed memory back to the system, to get it again page by page for the next block,
+                # until it has seen some megabytes come and go at once; of a plain file the first piece does that.
+                bytes(_ONCE)
                 yield from decompress(_Replay(file, head).read, self.compression)
         except (TruncatedError, CorruptError) as error:
             self._broken = str(error)
@@ -219,6 +223,7 @@ class BlockStream:
         if self._takes is not None and self._takes(head):
             self.encoding = "bytes"
             yield head
+            del head
             yield from pieces
             return
         self.encoding = encoding_of(head)
@@ -234,6 +239,7 @@ class BlockStream:
             yield from self._digested(itertools.chain([text], pieces))
         else:
             yield head
+            del head  # some megabytes, which would stay until the end of the source
             yield from pieces
 
     def _digested(self, pieces: Iterator[bytes]) -> Iterator[bytes]:

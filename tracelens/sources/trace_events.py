@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -81,10 +82,10 @@ def arguments(found: Event) -> str | None:
 
 
 class Work:
-    """Launches and the device's work of one trace, compact: a few numbers an event."""
+    """Launches and the device's work of one trace, compact: three numbers an event."""
 
     def __init__(self) -> None:
-        self._launches, self._device = _Rows(), _Rows()
+        self._launches, self._device = _Rows("<u4"), _Rows("<f8")  # with the thread, with the duration
         self._threads: dict[tuple[Any, Any], int] = {}
 
     def take(self, data: bytes, found: Objects) -> None:
@@ -96,37 +97,48 @@ class Work:
         if together is None:
             pieces = zip(found.starts.tolist(), found.ends.tolist(), strict=True)
             together = [one for a, b in pieces if (one := _lenient(_TIED, data[a:b])) is not None]
-        tied = [t for t in together if t.ts is not None and t.args is not None and _is_id(t.args.correlation)]
-        self._device.add([(t, 0) for t in tied if t.cat in _DEVICE and t.dur is not None and t.dur >= 0])
-        code = self._threads
-        self._launches.add([(t, code.setdefault((t.pid, t.tid), len(code))) for t in tied if t.cat in _LAUNCH])
+        tied = [t for t in together if t.args is not None and t.ts is not None and _is_id(t.args.correlation)]
+        device = [t for t in tied if t.cat in _DEVICE and t.dur is not None and t.dur >= 0]
+        self._device.add(device, [t.dur for t in device])
+        code, launches = self._threads, [t for t in tied if t.cat in _LAUNCH]
+        self._launches.add(launches, [code.setdefault((t.pid, t.tid), len(code)) for t in launches])
 
     def frame(self) -> pl.DataFrame:
-        """One row a piece of work whose launch is known: columns of `TraceAbout.work`, by launch."""
+        """One row a piece of work whose launch is known: columns of `TraceAbout.work`, by launch. To be called once."""
         import numpy as np
         import polars as pl
 
-        # By hand: a join of frames takes five times the memory of what it joins.
-        ids, launched, _, threads = self._launches.columns()
-        first = np.unique(ids, return_index=True)[1]
-        ids, launched, threads = ids[first], launched[first], threads[first]
-        wanted, start, dur, _ = self._device.columns()
+        # By hand: a join of frames takes five times the memory of what it joins. What is done with is let go at once.
+        ids, launched, threads = self._launches.columns()
+        ids, first = np.unique(ids, return_index=True)
+        launched, threads = launched[first], threads[first]
+        wanted, start, dur = self._device.columns()
         at = np.searchsorted(ids, wanted)
         known = np.flatnonzero(at < len(ids))
         known = known[ids[at[known]] == wanted[known]]
+        del ids, wanted, first
         known = known[np.lexsort((start[known], launched[at[known]]))]
         at = at[known]
+        columns = {"start": pl.Series(start[known])}
+        del start
+        columns["dur"] = pl.Series(dur[known])
+        del dur, known
+        columns["launched"] = pl.Series(launched[at])
+        threads = threads[at]
+        del launched, at
+        frame = pl.DataFrame({name: columns.pop(name) for name in ("launched", "start", "dur")})
+        return frame.select(*self._names(threads), "launched", "start", "dur")
+
+    def _names(self, threads: Any) -> list[pl.Series | pl.Expr]:
+        """`pid` and `tid` of some threads, by their codes; of a single one as constants, which take no memory."""
+        import polars as pl
+
         names = [tuple(None if v is None else str(v) for v in ids) for ids in self._threads]
-        pids, tids = (pl.Series([name[i] for name in names], dtype=pl.String) for i in (0, 1))
-        return pl.DataFrame(
-            {
-                "pid": pids.gather(threads[at]),
-                "tid": tids.gather(threads[at]),
-                "launched": launched[at],
-                "start": start[known],
-                "dur": dur[known],
-            }
-        )
+        if len(threads) and (threads == threads[0]).all():
+            return [pl.lit(v, pl.String).alias(name) for name, v in zip(("pid", "tid"), names[threads[0]], strict=True)]
+        code = pl.Series(threads, dtype=pl.UInt32)
+        columns = [pl.Series(name, [n[i] for n in names], pl.String) for i, name in enumerate(("pid", "tid"))]
+        return [column.gather(code) for column in columns]
 
 
 def _is_id(number: int | None) -> bool:
@@ -134,27 +146,25 @@ def _is_id(number: int | None) -> bool:
 
 
 class _Rows:
-    """Correlation id, start, duration and thread of events."""
+    """Correlation id, start, and one number more of events."""
 
-    def __init__(self) -> None:
-        self._chunks: list[tuple[Any, ...]] = []
+    def __init__(self, more: str) -> None:
+        self._types = ("<i8", "<f8", more)
+        self._chunks: tuple[list[Any], ...] = ([], [], [])
 
-    def add(self, rows: list[tuple[_Tied, int]]) -> None:
+    def add(self, tied: list[_Tied], more: list[Any]) -> None:
+        """Take events, with the further number of each."""
         import numpy as np
 
-        self._chunks.append(
-            (
-                np.asarray([t.args.correlation if t.args is not None else 0 for t, _ in rows], np.int64),
-                np.asarray([t.ts for t, _ in rows], np.float64),
-                np.asarray([t.dur or 0.0 for t, _ in rows], np.float64),
-                np.asarray([thread for _, thread in rows], np.int64),
-            )
-        )
+        ids = [t.args.correlation if t.args is not None else None for t in tied]
+        for chunks, kind, column in zip(self._chunks, self._types, (ids, [t.ts for t in tied], more), strict=True):
+            chunks.append(np.asarray(column, kind))
 
-    def columns(self) -> tuple[Any, ...]:
-        """The four columns of all events."""
+    def columns(self) -> Iterator[Any]:
+        """The three columns of all events, one after the other; each is forgotten when it is given."""
         import numpy as np
 
-        if not self._chunks:
-            self.add([])
-        return tuple(np.concatenate(column) for column in zip(*self._chunks, strict=True))
+        for chunks, kind in zip(self._chunks, self._types, strict=True):
+            whole = np.concatenate(chunks) if chunks else np.zeros(0, kind)
+            chunks.clear()
+            yield whole

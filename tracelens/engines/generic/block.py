@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 import polars as pl
@@ -164,6 +164,13 @@ def _list_facts(name: str, frame: pl.DataFrame) -> list[pl.Expr]:
     return []
 
 
+@cache
+def _identities(name: str) -> tuple[Mapping[str, pl.Expr], pl.Expr]:
+    """When a row breaks which identity of a table, and when any: made once, as a small file has few rows to check."""
+    broken = {label: pl.sql_expr(expression).not_() for label, expression in IDENTITIES[name]}
+    return broken, pl.any_horizontal(*broken.values()).fill_null(False)
+
+
 def broken_identities(name: str, frame: pl.DataFrame) -> pl.Series:
     """The name of the first identity that each row breaks, or null.
 
@@ -172,9 +179,9 @@ def broken_identities(name: str, frame: pl.DataFrame) -> pl.Series:
         frame: rows with all columns of the table but `NOT_READ`.
     """
     frame = frame.with_columns(_list_facts(name, frame))
-    broken = {label: pl.sql_expr(expression).not_() for label, expression in IDENTITIES[name]}
+    broken, any_broken = _identities(name)
     # Nearly all rows keep all of them: truths are cheap, the names are looked up for the others only.
-    bad = frame.select(pl.any_horizontal(*broken.values()).fill_null(False)).to_series()
+    bad = frame.select(any_broken).to_series()
     found = pl.Series("broken", [], pl.String).extend_constant(None, frame.height)
     if not bad.any():
         return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,8 @@ SURFACES: Sequence[Surface] = (
 )
 MARKS: Sequence[bytes] = (b'"executor.mtp.', b'"speculative_sampler.')
 LAUNCH_MARKS: Sequence[bytes] = (b'"executor.mtp.',)
+# Steps whose kernels are looked at together.
+_STEPS = 64
 
 # What the parentheses of decode_step(…) and draft_model_decode(…) begin with, by phase.
 _PHASE = {
@@ -94,7 +97,7 @@ def parse(events: pl.DataFrame, about: TraceAbout) -> Parsed:
     device = None
     if about.work is not None:
         own_thread = [pl.col(name).eq_missing(first[name][0]) for name in ("pid", "tid")]
-        device = _device(about.work.filter(own_thread).select("launched", "start", "dur"), segments)
+        device = _device(about.work, own_thread, segments)
     host = _sums(segments.with_columns(dur=pl.col("end") - pl.col("begin")), _COMPUTE + _BETWEEN)
     if device is None and about.devices:
         # Without its kernels a phase on a GPU is the time that the launches took: not measured.
@@ -165,7 +168,7 @@ def _segments(own: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(out, schema=schema, orient="row")
 
 
-def _device(work: pl.DataFrame, segments: pl.DataFrame) -> pl.DataFrame | None:
+def _device(work: pl.DataFrame, own_thread: list[pl.Expr], segments: pl.DataFrame) -> pl.DataFrame | None:
     """Time of the device by step and phase: its busy time, so that streams that run side by side count once.
 
     None where nothing of a verify pass is known: the trace has no kernels of these steps.
@@ -174,19 +177,40 @@ def _device(work: pl.DataFrame, segments: pl.DataFrame) -> pl.DataFrame | None:
     if not segments.height:
         return None
     launched = work["launched"].to_numpy()
+    begins, ends = segments["begin"].to_numpy(), segments["end"].to_numpy()
+    # A trace has hundreds of thousands of kernels: the stretches of some steps at a time keep this small. They stand
+    # together, as one step follows the other on a thread.
+    changes = np.flatnonzero(np.diff(segments["step"].to_numpy(), prepend=-1))
+    cuts = [*changes[::_STEPS].tolist(), segments.height]
+    found = []
+    for first, last in pairwise(cuts):
+        low, high = np.searchsorted(launched, (begins[first], ends[first:last].max())).tolist()
+        mine = work.slice(low, high - low).select(pl.col("launched", "start", "dur").filter(own_thread))
+        found.append(_busy(mine, segments.slice(first, last - first)))
+    sums = pl.concat(found)
+    return _sums(sums, _COMPUTE) if (sums["phase"] == "target").any() else None
+
+
+def _busy(work: pl.DataFrame, segments: pl.DataFrame) -> pl.DataFrame:
+    """`step`, `phase` and `dur`, the busy time of the device with what was launched in such stretches of one thread."""
+    launched = work["launched"].to_numpy()
     place = np.searchsorted(segments["begin"].to_numpy(), launched, side="right") - 1
-    # A trace has hundreds of thousands of kernels: numbers in place of joined text columns keep this small.
     inside = np.flatnonzero((place >= 0) & (launched < segments["end"].to_numpy()[place]))
     start, dur = work["start"].to_numpy()[inside], work["dur"].to_numpy()[inside]
     keys = segments.select("step", "phase").with_columns(key=pl.struct("step", "phase").rank("dense").cast(pl.Int64))
     key = keys["key"].to_numpy()[place[inside]]
     order = np.lexsort((start, key))
-    placed = pl.DataFrame({"key": key[order], "start": start[order], "stop": (start + dur)[order]})
-    before = pl.col("stop").cum_max().over("key").shift(1).over("key")
-    busy = (pl.col("stop") - pl.max_horizontal("start", before)).clip(lower_bound=0)
-    sums = placed.select("key", dur=busy).group_by("key", maintain_order=True).agg(pl.col("dur").sum())
-    sums = sums.join(keys.unique("key"), on="key", maintain_order="left")
-    return _sums(sums, _COMPUTE) if (sums["phase"] == "target").any() else None
+    key, start, stop = key[order], start[order], (start + dur)[order]
+    # The latest end so far of the same key: ranks of the ends, lifted by the key, so that a new key begins anew.
+    by_stop = np.argsort(stop)
+    rank = np.empty(len(stop), np.int64)
+    rank[by_stop] = np.arange(len(stop))
+    lift = key * len(stop)
+    latest = stop[by_stop[np.maximum.accumulate(lift + rank) - lift]]
+    before = np.where(np.diff(key, prepend=0) > 0, -np.inf, np.roll(latest, 1))
+    busy = np.bincount(key, np.maximum(stop - np.maximum(start, before), 0))
+    sums = keys.unique("key", maintain_order=True).filter(pl.col("key").is_in(np.unique(key).tolist()))
+    return sums.select("step", "phase", dur=pl.lit(busy[sums["key"].to_numpy()]))
 
 
 def _sums(pieces: pl.DataFrame, phases: Sequence[str]) -> pl.DataFrame:
