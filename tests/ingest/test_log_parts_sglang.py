@@ -68,7 +68,7 @@ class Log:
             case 4:
                 self.prefill(ranks)
             case 5:
-                self.decode(1 + number % 3, None, ranks)
+                self.decode(1 + number % 3, (None, 0.0)[number % 2], ranks)
             case 6:
                 self.decode(number % 3, 2.5, ranks, number=True)
             case 7:
@@ -167,6 +167,14 @@ def test_what_all_lines_tell_together_is_told_late(late: Any, why: str) -> None:
         log.now += timedelta(seconds=number)
     late(log)
     assert in_one_go(same(log.lines, 10)), why
+
+
+def test_the_first_rates_of_a_server_are_told_late() -> None:
+    log = Log()
+    for number in range(80):
+        log.decode(2, 0.0 if number < 60 else 2.25 + number % 2 / 4)
+        log.now += timedelta(seconds=2)
+    assert in_one_go(same(log.lines, 10, block=1500))
 
 
 def test_lines_that_come_more_often_from_some_place_on() -> None:

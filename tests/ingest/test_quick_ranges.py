@@ -82,6 +82,15 @@ def test_what_a_line_could_change_for_others_is_for_one_process(line: dict[str, 
     assert by_one(made), why
 
 
+@pytest.mark.parametrize("start", [{"record": "run", "run_id": "z", "model": "m"}, {"record": "run", "run_id": "z"}])
+def test_a_record_of_the_run_stands_first(start: dict[str, Any], tmp_path: Path) -> None:
+    lines = [json.dumps({k: v for k, v in ROUND.items() if k != "run_id"})] * 3000
+    (tmp_path / "a.jsonl").write_text("\n".join(["", json.dumps(start), *lines, "{"]) + "\n")
+    made, _ = agree(tmp_path / "a.jsonl", tmp_path, processes=2)
+    assert not by_one(made)
+    assert {row["run_id"] for row in made.rows("rounds")} == {"z"}
+
+
 def test_many_lines_of_other_forms_are_for_other_roads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quick, "_FEW", 100)
     monkeypatch.setattr(quick, "_WAITING_LINES", 10)

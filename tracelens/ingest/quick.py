@@ -7,7 +7,7 @@ rows of a step are counted) is for the other roads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -157,7 +157,9 @@ def write(
                 laid.close()
 
 
-def blocks(stream: BlockStream, plan: Plan, waiting: Waiting) -> Iterator[tuple[Block, Cut, Places, dict[str, Any]]]:
+def blocks(
+    stream: Iterable[Block], plan: Plan, waiting: Waiting
+) -> Iterator[tuple[Block, Cut, Places, dict[str, Any]]]:
     """Blocks, cut; which of their lines are rows, and the canonical columns of these.
 
     Raises:

@@ -26,7 +26,7 @@ from tracelens.ingest.quick import BLOCK, Plan, Waiting, blocks
 from tracelens.ingest.ranges import spans_of
 from tracelens.ingest.refused import Refused
 from tracelens.ingest.sift import BadLine
-from tracelens.sources.stream import BlockStream
+from tracelens.sources.stream import Block, BlockStream
 
 if TYPE_CHECKING:
     from tracelens.ingest.redact import Redaction
@@ -71,6 +71,7 @@ def digest_of(file: SourceFile, checkpoints: Sequence[int], processes: int) -> t
 
 def write(
     file: SourceFile,
+    head: bytes,
     plan: Plan,
     digest: Digest,
     spans: Sequence[tuple[int, int]],
@@ -84,12 +85,16 @@ def write(
     """Write the rows of a file below `staging` by some processes; as `quick.write`.
 
     Args:
+        head: its first lines; a record that names the run of the rows stands there.
         spans: the ranges of `digest_of`.
         processes: so many.
 
     Raises:
         Unproved: the file is for one process.
     """
+    head = head[: head.rfind(b"\n") + 1]
+    first = _others(head, plan)
+    take(first)
     named = naming()
     with tempfile.TemporaryDirectory(prefix="quick-", dir=staging) as folder:
         tasks = [
@@ -97,7 +102,7 @@ def write(
             for number, (span, above) in enumerate(zip(spans, digest.above, strict=True))
         ]
         with closing(_done(tasks, processes)) as ranges:
-            written, size = _together(plan, ranges, take)
+            written, size = _together(plan, ranges, take, first, head.count(b"\n"))
         digest.check(file, size)
         if naming() != named:
             raise Unproved("a record that names the run of rows")
@@ -152,15 +157,37 @@ def write_range(task: Task) -> Range:
     return Range(written, others, stream.bytes)
 
 
-def _together(plan: Plan, ranges: Iterable[Range], take: Callable[[Sequence[BadLine]], int]) -> tuple[Written, int]:
-    """What all ranges have written, and the bytes that they have read."""
+def _others(head: bytes, plan: Plan) -> list[BadLine]:
+    """The lines of the beginning that are of no form."""
+    found: list[BadLine] = []
+
+    def keep(lines: Sequence[BadLine]) -> int:
+        found.extend(lines)
+        return len(found)
+
+    waiting = Waiting(keep)
+    for _ in blocks([Block(head, 1, 0)], plan, waiting):
+        pass
+    waiting.hand_on()
+    return found
+
+
+def _together(
+    plan: Plan,
+    ranges: Iterable[Range],
+    take: Callable[[Sequence[BadLine]], int],
+    first: Sequence[BadLine],
+    above: int,
+) -> tuple[Written, int]:
+    """What all ranges have written, and the bytes that they have read; the lines up to `above` were taken before."""
+    again: list[BadLine] = []
     rows = lines = size = 0
     runs: dict[tuple[str, str], dict[str, Any]] = {}
     faults = Refused()
     problems: list[Reject] = []
     for one in ranges:
-        if one.others:
-            take(one.others)
+        again += [line for line in one.others if line.line <= above]
+        take([line for line in one.others if line.line > above])
         rows += one.written.rows
         lines += one.written.lines
         size += one.bytes
@@ -170,6 +197,8 @@ def _together(plan: Plan, ranges: Iterable[Range], take: Callable[[Sequence[BadL
             add_run(runs, run)
     if not rows:
         raise Unproved("no lines of one form")
+    if again != list(first):
+        raise Unproved("lines that are of a form here and of none there")
     return Written(plan.table, rows, tuple(runs[key] for key in sorted(runs)), faults, lines, tuple(problems)), size
 
 

@@ -183,7 +183,7 @@ def _walked(
 
     given = (job.columns, naming, job.staging, take, job.redaction)
     if processes > 1:
-        written = quick_ranges.write(job.file, plan, digest, spans, *given, processes)
+        written = quick_ranges.write(job.file, head, plan, digest, spans, *given, processes)
     else:
         written = quick.write(job.file, plan, digest, *given)
     slow += len(written.faults)

@@ -193,13 +193,14 @@ class Decode:
             (pl.col("accept_len") >= 1) & pl.col("accept_rate").is_not_null() & pl.col("_method").is_null()
         )
         # Both have two decimals: many lines print the same.
-        pairs = usable.select(*_SERVER, "accept_len", "accept_rate").unique()
-        for key, part in pairs.partition_by(_SERVER, as_dict=True).items():
-            fits = fitting(part["accept_len"].to_numpy(), part["accept_rate"].to_numpy())
-            before = self._fits.get(key)
-            self._fits[key] = fits if before is None else before & fits
-            if before is not None and identified(before) != identified(self._fits[key]):
+        pairs = usable.select(*_SERVER, "accept_len", "accept_rate").unique().partition_by(_SERVER, as_dict=True)
+        for key in rows.select(_SERVER).unique().iter_rows():
+            before = fits = self._fits.get(key, np.ones(_MOST_NODES, np.bool_))
+            if key in pairs:
+                fits = before & fitting(pairs[key]["accept_len"].to_numpy(), pairs[key]["accept_rate"].to_numpy())
+            if key in self._fits and identified(before) != identified(fits):
                 raise PartsError("a number of drafts that is told of late")
+            self._fits[key] = fits
         return {key: identified(fits) for key, fits in self._fits.items()}
 
 
