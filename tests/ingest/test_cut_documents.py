@@ -65,10 +65,32 @@ def test_a_log_that_begins_like_one_is_a_log(
 
 @pytest.mark.parametrize(
     "first",
-    ["[", "[ \n", "{", "{\n", '[\n  {"a": 1},', '[{"a": 1},', "[[1],", '["a",', "[1,", "[-1.5e3 ,", "[true,", "[null,"],
+    [
+        "[",
+        "[ \n",
+        "{",
+        "{\n",
+        '[\n  {"a": 1},',
+        '[{"a": 1},',
+        "[[1],",
+        '["a",',
+        "[1,",
+        "[-1.5e3 ,",
+        "[true,",
+        "[null,",
+        "[NaN,",
+        "[-Infinity,",
+    ],
 )
 def test_how_a_document_begins(first: str) -> None:
     from tracelens.ingest import read
 
     rest = '{"a": 1}]' if first.startswith("[") else '"a": 1}'
     assert not read.is_lines(f"{first}\n{rest}\n".encode())
+
+
+@pytest.mark.parametrize("text", ["[5\n]\n", "[\n5\n]\n", "[1e5\n]", "[5]\n", "[\n", "[\n]"])
+def test_an_array_of_a_number_is_a_document(text: str) -> None:
+    from tracelens.ingest import read
+
+    assert read._JSON.match(text.encode())

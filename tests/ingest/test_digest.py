@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -35,11 +36,33 @@ def test_a_file_may_grow_and_nothing_else(tmp_path: Path) -> None:
     of.check(file, 10 * len(LINE))
     with pytest.raises(Unproved, match="changes"):
         of.check(file, 9 * len(LINE))
-    path.write_bytes(LINE * 11)
+    with path.open("ab") as more:
+        more.write(LINE)
     of.check(file, 10 * len(LINE))
-    path.write_bytes(LINE * 9)
+    os.utime(path, (1, 1))
+    of.check(file, 10 * len(LINE))
+
+
+@pytest.mark.parametrize("lines", [9, 10, 11])
+@pytest.mark.parametrize("how", ["in place", "by another file"])
+def test_a_file_that_is_written_anew(how: str, lines: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(LINE * 10)
+    (file,) = discover([str(path)])[0]
+    of = Digest.of(file, ())
+    anew = tmp_path / "b.log" if how == "by another file" else path
+    anew.write_bytes(LINE.replace(b"1}", b"2}") * lines)
+    os.utime(anew, (1, 1))
+    anew.replace(path)
     with pytest.raises(Unproved, match="changes"):
         of.check(file, 10 * len(LINE))
+
+
+def test_a_file_that_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(LINE * 10)
+    (file,) = discover([str(path)])[0]
+    of = Digest.of(file, ())
     path.unlink()
     with pytest.raises(Unproved, match="changes"):
         of.check(file, 10 * len(LINE))

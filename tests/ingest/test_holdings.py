@@ -243,3 +243,23 @@ _ALL = {
     "counts", "drafted", "draft_time", "target_time", "step_time", "temperature", "draft_lengths", "rounds", "emitted",
     "requests", "tpot",
 }  # fmt: skip
+
+
+def test_lengths_are_judged_by_all_rows_of_a_source_together() -> None:
+    def rows(k: int, rounds: int) -> Held:
+        columns = {"surface": ["a"], "drafted": [3 * rounds], "rounds": [rounds], "num_speculative_tokens": [k]}
+        return held_by(Tables(requests=pl.DataFrame(columns | {"accepted": [0], "accepted_hist": [[rounds, 0, 0, 0]]})))
+
+    fixed, loose = rows(3, 10), rows(2, 10)
+    assert ("draft_lengths" in fixed.all(), "draft_lengths" in loose.all()) == (True, False)
+    for parts in ((fixed, loose), (loose, fixed)):
+        whole = Held()
+        for part in parts:
+            whole.more(part)
+        assert "draft_lengths" not in whole.of("a")
+        whole.more(rows(3, 60))
+        assert "draft_lengths" in whole.of("a")
+    lake = Held()  # of several sources each speaks for itself
+    lake.add(fixed)
+    lake.add(loose)
+    assert "draft_lengths" in lake.of("a")

@@ -21,12 +21,12 @@ class Digest:
 
     Attributes:
         scan: the ledger's figures, without lines: these are counted by whoever reads the file for its records.
-        look: size and time of change of the file before it was read; None where it can't be looked at.
+        look: device, inode, size and time of change of the file before it was read; None where it can't be looked at.
         above: lines that end before each of the places asked for.
     """
 
     scan: Scan
-    look: tuple[int, int] | None
+    look: tuple[int, ...] | None
     above: tuple[int, ...] = ()
 
     @classmethod
@@ -58,10 +58,11 @@ class Digest:
         Raises:
             Unproved: the file is no more what it was.
         """
-        # A log grows behind what is read of it; one that changed and did not grow was written anew.
         now = _look(file)
-        is_same = now == self.look or (now is not None and now[0] > (file.size or 0))
-        if size != self.scan.bytes or not is_same:
+        if size != self.scan.bytes or now is None or self.look is None or now[:2] != self.look[:2]:
+            raise Unproved("a file that changes")
+        # A log grows behind what is read of it. One that was written anew in its place does not begin as it did.
+        if now != self.look and Digest.of(file, (), self.scan.bytes).scan.sha256 != self.scan.sha256:
             raise Unproved("a file that changes")
 
 
@@ -83,9 +84,9 @@ def _above(pieces: Iterator[bytes], places: Sequence[int]) -> tuple[int, ...]:
     return tuple(above)
 
 
-def _look(file: SourceFile) -> tuple[int, int] | None:
+def _look(file: SourceFile) -> tuple[int, ...] | None:
     try:
         found = file.path.stat() if file.path is not None else None
     except OSError:
         return None
-    return None if found is None else (found.st_size, found.st_mtime_ns)
+    return None if found is None else (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)

@@ -21,24 +21,43 @@ LEAST_FIXED = 0.8  # as in views.sql
 
 @dataclass(slots=True)
 class Held:
-    """Needs that rows of one engine meet, by the surface of the rows; `plain` where some are steps without a draft."""
+    """Needs that rows of one engine meet, by the surface of the rows; `plain` where some are steps without a draft.
+
+    `lengths` are the rounds of rows that list lengths of drafts of one length, and of all rows, by their surface: only
+    all rows of a source together tell whether the one are most of the other.
+    """
 
     needs: dict[str, set[str]] = field(default_factory=dict)
     plain: bool = False
+    lengths: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def of(self, surface: str) -> set[str]:
         """The needs that a surface meets; one without rows of its own is part of what others' rows tell."""
-        return self.needs.get(surface) or self.all()
+        return self._met(surface) or self.all()
 
     def all(self) -> set[str]:
         """The needs that any row meets."""
-        return reduce(or_, self.needs.values(), set[str]())
+        return reduce(or_, map(self._met, self.needs), set[str]())
 
     def add(self, other: Held) -> None:
         """Take in what the rows of another source hold."""
+        for surface in other.needs:
+            self.needs.setdefault(surface, set()).update(other._met(surface))
+        self.plain |= other.plain
+
+    def more(self, other: Held) -> None:
+        """Take in what more rows of the same source hold."""
         for surface, needs in other.needs.items():
             self.needs.setdefault(surface, set()).update(needs)
+        for surface, (told, rounds) in other.lengths.items():
+            before = self.lengths.get(surface, (0, 0))
+            self.lengths[surface] = (before[0] + told, before[1] + rounds)
         self.plain |= other.plain
+
+    def _met(self, surface: str) -> set[str]:
+        told, rounds = self.lengths.get(surface, (0, 0))
+        most = told > 0 and told >= LEAST_FIXED * rounds
+        return self.needs.get(surface, set()) | ({"draft_lengths"} if most else set())
 
 
 def held_by(made: Tables) -> Held:
@@ -58,12 +77,15 @@ def _add(found: Held, name: str, frame: pl.DataFrame) -> None:
     full = frame.with_columns(pl.lit(None, t).alias(c) for c, t in types.items() if c not in frame.columns)
     told = full.group_by("surface").agg(
         **{need: rule.fill_null(False).any() for need, rule in _rules(name)},
-        **({"draft_lengths": _tells_lengths(name)} if name != "rounds" else {}),
+        **(_lengths(name) if name != "rounds" else {}),
         # What is no need, but the reason for one that is not met.
         _plain=_is_plain(name).fill_null(False).any(),
     )
     for row in told.iter_rows(named=True):
         surface, plain = row.pop("surface"), row.pop("_plain")
+        if name != "rounds":
+            one = Held({surface: set()}, lengths={surface: (row.pop("_told") or 0, row.pop("_rounds") or 0)})
+            found.more(one)
         found.needs.setdefault(surface, set()).update(need for need, met in row.items() if met)
         found.plain |= plain
 
@@ -105,8 +127,8 @@ def _rules(name: str) -> Iterator[tuple[str, pl.Expr]]:
         yield "tpot", ((known("decode_us") & several) | known("tpot_us")) & ~failed
 
 
-def _tells_lengths(name: str) -> pl.Expr:
-    """Whether rows list lengths whose rounds all drafted as many tokens, and these are most of the rounds.
+def _lengths(name: str) -> dict[str, pl.Expr]:
+    """Rounds of rows that list lengths and whose rounds all drafted as many tokens (`_told`), and of all (`_rounds`).
 
     Where most rows have drafts of several lengths, the few that have not are no fair sample (`views.sql`, `loose`).
     """
@@ -116,5 +138,4 @@ def _tells_lengths(name: str) -> pl.Expr:
     size = lengths.list.len().cast(pl.Int64) - (0 if name == "windows" else 1)
     k = pl.coalesce(pl.col("num_speculative_tokens").cast(pl.Int64), size)
     tells = (pl.col("drafted") > 0) & (size >= k) & (pl.col("drafted") == pl.col("rounds") * k)
-    told = pl.col("rounds").filter(tells.fill_null(False)).sum()
-    return (told > 0) & (told >= LEAST_FIXED * pl.col("rounds").sum())
+    return {"_told": pl.col("rounds").filter(tells.fill_null(False)).sum(), "_rounds": pl.col("rounds").sum()}

@@ -139,7 +139,7 @@ class InParts:
                 self._told.setdefault((engine, name), []).extend(told_by(name, made.tables))
                 self.write(name, made.tables[name])
         rounds, windows, requests = map(made.tables.get, FACTS)
-        written.held.setdefault(engine, Held()).add(held_by(Tables(rounds, windows, requests)))
+        written.held.setdefault(engine, Held()).more(held_by(Tables(rounds, windows, requests)))
 
     def rest(self, engine: str, frames: Mapping[str, Sequence[pl.DataFrame]], context: Context) -> Finished | None:
         """What is left of a source that came in parts, with its runs; None where it did not come so.

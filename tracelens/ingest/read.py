@@ -32,9 +32,11 @@ _LONG_LINE = 1 << 20
 # Bytes that the processor's cache holds while one look at them follows the other.
 _BLOCK = 1 << 20
 _OBJECTS = re.compile(rb"\[\s*\{")
-# How JSON begins; a log may begin with `[2026-05-06 12:00:00 TP0] ` or with a dictionary as Python prints it.
-_NUMBER = rb"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
-_JSON = re.compile(rb"\{\s*(?:[\"}]|$)|\[\s*(?:[\[{\"\]]|true\b|false\b|null\b|" + _NUMBER + rb"\s*(?:,|$)|$)")
+# How JSON begins, and what Python writes for no number; a log may begin with `[2026-05-06 12:00:00 TP0] ` or with a
+# dictionary as Python prints it.
+_NUMBER = rb"-?(?:\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|Infinity)"
+_WORD = rb"(?:true|false|null|NaN)\b"
+_JSON = re.compile(rb"\{\s*(?:[\"}]|$)|\[\s*(?:[\[{\"\]]|" + _WORD + rb"|" + _NUMBER + rb"\s*(?:,|\]?\s*$)|$)")
 
 
 @dataclass(slots=True)

@@ -105,7 +105,6 @@ def write(
         surfaces[surface_of(written.table)] = both
     begun = None if parts is None else parts.written
     if begun is not None:
-        rejects += begun.rejects
         surfaces += begun.surfaces
         out.held |= begun.held
     for engine in engines:
@@ -130,7 +129,7 @@ def write(
                 made = finish(engine.name, tables, naming, job.columns, labels, job.redaction, told)
         if written is None or engine.name != "generic":
             rounds, windows, requests = map(made.tables.get, FACTS)
-            out.held.setdefault(engine.name, Held()).add(held_by(Tables(rounds, windows, requests)))
+            out.held.setdefault(engine.name, Held()).more(held_by(Tables(rounds, windows, requests)))
         rejects += made.rejects
         out.remarks += made.remarks
         if made.started_runs:
@@ -145,6 +144,7 @@ def write(
             rows[name] += write_table(name, frame, place, stem)
     if parts is not None and begun is not None:
         parts.close()
+        rejects += begun.rejects
         rows += begun.rows
     counts = rejects.counts()
     for (_, reason), count in counts.items():
