@@ -20,7 +20,7 @@ def begin() -> None:
 
     It ends with the first one, too, whatever that one died of.
     """
-    from tracelens.cli import without_pandas
+    from tracelens.cli import start_lean
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):
@@ -28,7 +28,7 @@ def begin() -> None:
     first = parent_process()
     if first is not None:
         threading.Thread(target=_end_with, args=(first.sentinel,), name="tracelens-parent", daemon=True).start()
-    without_pandas()
+    start_lean()
 
 
 def _end_with(first: int) -> None:
