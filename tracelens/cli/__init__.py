@@ -48,7 +48,7 @@ class _NoPandas(importlib.abc.MetaPathFinder):
 
 
 def _without_pandas() -> None:
-    """Where pandas is installed, pyarrow loads it (0.3 s of CPU) to see whether an array is one of its own: not here."""
+    """Where pandas is installed, pyarrow loads it (0.3 s of CPU) to see whether an array is one of its own."""
     if "pandas" not in sys.modules:
         sys.meta_path.insert(0, _NoPandas())
 
