@@ -36,7 +36,7 @@ _OBJECTS = re.compile(rb"\[\s*\{")
 # dictionary as Python prints it.
 _NUMBER = rb"-?(?:\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|Infinity)"
 _WORD = rb"(?:true|false|null|NaN)\b"
-_JSON = re.compile(rb"\{\s*(?:[\"}]|$)|\[\s*(?:[\[{\"\]]|" + _WORD + rb"|" + _NUMBER + rb"\s*(?:,|\]?\s*$)|$)")
+_JSON = re.compile(rb"\{\s*+(?:[\"}]|$)|\[\s*+(?:[\[{\"\]]|" + _WORD + rb"|" + _NUMBER + rb"\s*+(?:,|\]\s*+$|$)|$)")
 
 
 @dataclass(slots=True)
