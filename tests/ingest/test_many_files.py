@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import json
+from io import StringIO
 from pathlib import Path
 from unittest.mock import patch
 
@@ -11,6 +13,8 @@ from ingest_logs import interval
 
 from tracelens.ingest import run
 from tracelens.ingest.options import IngestOptions
+from tracelens.ingest.run import ingest
+from tracelens.reporters import ingested
 
 
 @pytest.mark.parametrize(("files", "spread"), [(63, False), (64, True)])
@@ -48,3 +52,18 @@ def test_known_files_are_passed_over_by_every_process(tmp_path: Path) -> None:
     third = run.ingest([str(packed)], tmp_path / "lake", options)
     assert (third.sources, third.skipped, third.rows["windows"]) == (1, 67, 1)
     assert dict(third.notes)["5.log.gz"] == "already in the lake (as 5.log)"
+
+
+def test_a_lake_of_many_files_is_told_of_compact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        record = {"record": "round", "drafted": number + 1, "accepted": 1}
+        (tmp_path / f"{number}.jsonl").write_text(json.dumps(record) + "\n")
+    monkeypatch.setattr(ingested, "MANY_FILES", 6)  # an empty one of each table among them
+    told = []
+    for names in (["0.jsonl", "1.jsonl"], ["2.jsonl"]):
+        done = ingest([str(tmp_path / name) for name in names], tmp_path / "lake", IngestOptions(jobs=1))
+        out = StringIO()
+        ingested.write_text(done, (), tmp_path / "lake", out)
+        told.append(out.getvalue().splitlines()[-2])
+    assert "compact" not in told[0]
+    assert told[1] == f"6 files: tracelens compact --lake {tmp_path / 'lake'} makes few of them, and reports quick"

@@ -70,3 +70,4 @@ class Summary:
     request_ids: str = "kept"  # of the whole lake: kept, redacted or mixed
     # (source, what) of parts that a fault of ours kept from being read.
     faults: tuple[tuple[str, str], ...] = ()
+    files: int = 0  # of records that the whole lake has now

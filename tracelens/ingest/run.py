@@ -26,8 +26,9 @@ from tracelens.ingest.spread import stage_spread
 from tracelens.ingest.stage import stage
 from tracelens.ingest.tally import Tally
 from tracelens.ingest.write import GRID, Job
-from tracelens.lake import damage, ledger, shared
+from tracelens.lake import damage, journal, ledger, shared
 from tracelens.lake.place import check_shared
+from tracelens.lake.schema import FACTS
 from tracelens.lake.store import Store, Transaction
 from tracelens.sources.discover import SourceFile, discover
 from tracelens.sources.stream import BlockStream
@@ -117,7 +118,8 @@ def ingest(
                     ]
                     _commit(txn, list(zip(jobs, run(jobs, progress), strict=True)), tally, options.replace, amend)
                 known = ledger.read(lake)
-    return tally.summary(time.monotonic() - begun, held(known))
+    lying = len(journal.live(lake, FACTS)) if tally.sources else 0
+    return replace(tally.summary(time.monotonic() - begun, held(known)), files=lying)
 
 
 def _named(known: ledger.Ledger, options: IngestOptions) -> dict[str, str]:
