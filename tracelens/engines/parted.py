@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
 
 import polars as pl
 
-from tracelens.engines.base import PartsError
+from tracelens.engines.base import Context, PartsError, Surface, Tables
+from tracelens.engines.stacking import stacked
 
 Frames = dict[str, pl.DataFrame]
 
@@ -74,6 +76,64 @@ class Runs:
             raise PartsError("a start that is told of in two parts")
         self._told = runs
         return runs
+
+
+class TextLog(Protocol):
+    """What takes the lines of a log, whole or in parts; as `tracelens.engines.base.Assembly` with a frame a surface."""
+
+    def part(self, whole: Frames) -> Tables:
+        """The next lines."""
+        ...
+
+    def rest(self, whole: Frames, context: Context) -> Tables:
+        """The last lines, and all that waited."""
+        ...
+
+
+class OtherReader(Protocol):
+    """A module of an engine that reads other surfaces of a source in one go."""
+
+    SURFACES: Sequence[Surface]
+
+    def assemble(self, frames: Mapping[str, pl.DataFrame], context: Context) -> Tables:
+        """Their rows."""
+        ...
+
+
+class Assembled:
+    """A source of an engine (`tracelens.engines.base.Assembly`): its log, and what other modules read of it.
+
+    Args:
+        log: the log.
+        surfaces: those of the lines that come in parts.
+        own: all surfaces of the log.
+        others: the other modules.
+        whole: frames of the surfaces that came so far, one a surface.
+    """
+
+    def __init__(
+        self, log: TextLog, surfaces: Collection[str], own: Collection[str], others: Sequence[Any],
+        whole: Callable[[Mapping[str, Sequence[pl.DataFrame]]], Frames],
+    ) -> None:  # fmt: skip
+        self.surfaces = surfaces
+        self._log = log
+        self._own = own
+        self._others: Sequence[OtherReader] = others
+        self._whole = whole
+
+    def part(self, frames: Mapping[str, Sequence[pl.DataFrame]]) -> Tables:
+        """The next lines."""
+        return self._log.part(self._whole(frames))
+
+    def rest(self, frames: Mapping[str, Sequence[pl.DataFrame]], context: Context) -> Tables:
+        """All that is left of the source."""
+        whole = self._whole(frames)
+        parts = [self._log.rest({s: whole[s] for s in self._own if s in whole}, context)]
+        for module in self._others:
+            own = {s.name: whole[s.name] for s in module.SURFACES if s.name in whole}
+            if own:
+                parts.append(module.assemble(own, context))
+        return stacked(parts)
 
 
 class LastOf:

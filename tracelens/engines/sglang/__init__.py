@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import polars as pl
 
 from tracelens.engines.base import Assembly, Context, JsonRecord, Parsed, Span, Surface, Tables
+from tracelens.engines.parted import Assembled, Frames
 from tracelens.engines.sglang import bench, info, lines, log, metrics, otel, requests
 from tracelens.engines.sglang.surfaces import SURFACES
-from tracelens.engines.stacking import stacked
 
 __all__ = ["ENGINE"]
 
@@ -58,31 +58,10 @@ class SGLang:
 
     def parts(self, resolve: Callable[[pl.DataFrame], pl.DataFrame]) -> Assembly:
         """What puts a source together that comes in parts."""
-        return _Assembly(log.Log(resolve))
+        return Assembled(log.Log(resolve), log.SURFACES, log.SURFACES, (metrics, otel, bench, info), _whole)
 
 
-class _Assembly:
-    """One source; see `tracelens.engines.base.Assembly`."""
-
-    surfaces = log.SURFACES
-
-    def __init__(self, text: log.Log) -> None:
-        self._text = text
-
-    def part(self, frames: Mapping[str, Sequence[pl.DataFrame]]) -> Tables:
-        return self._text.part(_whole(frames))
-
-    def rest(self, frames: Mapping[str, Sequence[pl.DataFrame]], context: Context) -> Tables:
-        whole = _whole(frames)
-        parts = [self._text.rest({s: whole[s] for s in log.SURFACES if s in whole}, context)]
-        for module in (metrics, otel, bench, info):
-            own = {s.name: whole[s.name] for s in module.SURFACES if s.name in whole}
-            if own:
-                parts.append(module.assemble(own, context))
-        return stacked(parts)
-
-
-def _whole(frames: Mapping[str, Sequence[pl.DataFrame]]) -> dict[str, pl.DataFrame]:
+def _whole(frames: Mapping[str, Sequence[pl.DataFrame]]) -> Frames:
     return {s: pl.concat(parts).sort("line", maintain_order=True) for s, parts in frames.items() if parts}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import polars as pl
 
 from tracelens.engines.base import Assembly, Context, JsonRecord, Parsed, Span, Surface, Tables, TraceAbout
-from tracelens.engines.stacking import stacked
+from tracelens.engines.parted import Assembled, Frames
 from tracelens.engines.vllm import bench, lines, log, metrics, otel, responses, small, traces
 from tracelens.engines.vllm.surfaces import SURFACES
 
@@ -51,31 +51,10 @@ class VLLM:
 
     def parts(self, resolve: Callable[[pl.DataFrame], pl.DataFrame]) -> Assembly:
         """What puts a source together that comes in parts."""
-        return _Assembly(log.Log(resolve))
+        return Assembled(log.Log(resolve), log.LINES, log.SURFACES, (metrics, otel, traces, bench), _whole)
 
 
-class _Assembly:
-    """One source; see `tracelens.engines.base.Assembly`."""
-
-    surfaces = log.LINES
-
-    def __init__(self, text: log.Log) -> None:
-        self._text = text
-
-    def part(self, frames: Mapping[str, Sequence[pl.DataFrame]]) -> Tables:
-        return self._text.part(_whole(frames))
-
-    def rest(self, frames: Mapping[str, Sequence[pl.DataFrame]], context: Context) -> Tables:
-        whole = _whole(frames)
-        parts = [self._text.rest({s: whole[s] for s in log.SURFACES if s in whole}, context)]
-        for module in (metrics, otel, traces, bench):
-            own = {s.name: whole[s.name] for s in module.SURFACES if s.name in whole}
-            if own:
-                parts.append(module.assemble(own, context))
-        return stacked(parts)
-
-
-def _whole(frames: Mapping[str, Sequence[pl.DataFrame]]) -> dict[str, pl.DataFrame]:
+def _whole(frames: Mapping[str, Sequence[pl.DataFrame]]) -> Frames:
     return {surface: pl.concat(parts, how="diagonal_relaxed") for surface, parts in frames.items() if parts}
 
 
