@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Protocol
 from unittest.mock import patch
 
 import pyarrow.parquet as pq
@@ -22,6 +24,39 @@ from tracelens.sources import stream
 from tracelens.sources.discover import discover
 
 Tables = dict[str, list[dict[str, Any]]]
+# In Berlin it is three o'clock in half a minute, and then two again.
+AUTUMN = datetime(2026, 10, 25, 2, 59, 30)
+
+
+class Written(Protocol):
+    """A log that is being made up: its lines, and what the clock shows."""
+
+    now: datetime
+    lines: list[str]
+
+    def act(self, kind: int, number: int) -> None: ...
+
+
+def through_autumn(log: Written, acts: Sequence[tuple[int, int]]) -> None:
+    """Have a log say something while the clock falls back: a second of that hour may come twice."""
+    for kind, number in acts:
+        log.act(kind, number)
+        if log.now >= AUTUMN + timedelta(seconds=30) and kind == 3 and number == 20:
+            log.now -= timedelta(hours=1)
+
+
+@contextmanager
+def parts_kept() -> Iterator[list[dict[str, int]]]:
+    """Rows by table of each part that is written before the end of a log is seen."""
+    taken: list[dict[str, int]] = []
+    kept = parts.InParts._keep
+
+    def keep(self: parts.InParts, engine: str, made: Any, written: Any) -> None:
+        taken.append({name: rows.height for name, rows in made.tables.items()})
+        kept(self, engine, made, written)
+
+    with patch.object(parts.InParts, "_keep", keep):
+        yield taken
 
 
 def staged(path: Path, folder: Path, part: int, **options: Any) -> tuple[Staged, Tables, list[str]]:

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_parts import by_one, in_one_go, same, staged
+from log_parts import AUTUMN, by_one, in_one_go, parts_kept, same, staged
 from roads import ENGINES, Inline
 
 from tests.engines.vllm_lines import c_line, engine_line, iteration, v0_line
@@ -27,7 +27,6 @@ from tracelens.sources.discover import discover
 
 ROOT = Path(__file__).parents[2]
 EVENING = datetime(2026, 12, 31, 23, 59, 40)
-AUTUMN = datetime(2026, 10, 25, 2, 59, 30)
 SPEC = {"method": "eagle3", "model": "/heads/e3", "num_speculative_tokens": 3}
 RESPONSE = (
     '{"id": "chatcmpl-1", "created": 1778068800, "model": "big", "usage": {"prompt_tokens": 9, "completion_tokens": 6},'
@@ -134,17 +133,10 @@ def long_log(begin: datetime = datetime(2026, 5, 6, 12)) -> Log:
 
 def test_a_log_is_written_while_it_is_read() -> None:
     log = long_log()
-    taken: list[int] = []
-    kept = parts.InParts._keep
-
-    def keep(self: parts.InParts, engine: str, made: Any, written: Any) -> None:
-        taken.append(made.tables["windows"].height)
-        kept(self, engine, made, written)
-
-    with patch.object(parts.InParts, "_keep", keep):
+    with parts_kept() as taken:
         assert not in_one_go(same(log.lines, 100, year=2026))
     assert len(taken) > 5
-    assert sum(taken) > 0.8 * len(log.lines) - 100
+    assert sum(one["windows"] for one in taken) > 0.8 * len(log.lines) - 100
 
 
 def test_ids_are_hashed_in_every_part() -> None:

@@ -7,13 +7,10 @@ import json
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_parts import in_one_go, same
-
-from tracelens.ingest import parts
+from log_parts import AUTUMN, in_one_go, parts_kept, same, through_autumn
 
 DATA = Path(__file__).parents[1] / "data" / "rtp-llm"
 ACCESS, QUERY, DASH = (
@@ -21,7 +18,6 @@ ACCESS, QUERY, DASH = (
     for name in ("access_r0_s0", "query_access_r0_s0", "dash_sc_grpc_access_r0_s0")
 )
 DEBUG = (DATA / "engine_v0.2.0_debug.log").read_text(encoding="utf-8").splitlines()
-AUTUMN = datetime(2026, 10, 25, 2, 59, 30)
 
 
 class Log:
@@ -96,10 +92,7 @@ def test_rows_do_not_depend_on_the_parts(acts: list[tuple[int, int]], part: int,
 @given(ACTS, st.integers(1, 12))
 def test_nor_do_times(acts: list[tuple[int, int]], part: int) -> None:
     log = Log(AUTUMN)
-    for kind, number in acts:
-        log.act(kind, number)
-        if log.now >= AUTUMN + timedelta(seconds=30) and kind == 3 and number == 20:
-            log.now -= timedelta(hours=1)  # the clock falls back
+    through_autumn(log, acts)
     same(log.lines, part, block=3000, tz="Europe/Berlin")
 
 
@@ -108,14 +101,7 @@ def test_records_are_written_while_they_are_read() -> None:
     for number in range(1, 200):
         log.act((0, 4, 5)[number % 3], number)
         log.now += timedelta(seconds=1)
-    taken: list[dict[str, int]] = []
-    kept = parts.InParts._keep
-
-    def keep(self: parts.InParts, engine: str, made: Any, written: Any) -> None:
-        taken.append({name: rows.height for name, rows in made.tables.items()})
-        kept(self, engine, made, written)
-
-    with patch.object(parts.InParts, "_keep", keep):
+    with parts_kept() as taken:
         assert not in_one_go(same(log.lines, 10))
     assert len(taken) > 5
     assert sum(one.get("rounds", 0) for one in taken) > 50

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_parts import by_one, in_one_go, same
+from log_parts import AUTUMN, by_one, in_one_go, parts_kept, same, through_autumn
 
-from tracelens.ingest import parts
 from tracelens.ingest.redact import Redaction
 
-AUTUMN = datetime(2026, 10, 25, 2, 59, 30)
 ARGS = (
     "server_args=ServerArgs(model_path='/m/big', tp_size=2, {interval}speculative_algorithm='EAGLE3', "
     "speculative_num_steps={k}, speculative_eagle_topk=1, speculative_num_draft_tokens=4, random_seed={seed})"
@@ -108,10 +105,7 @@ def test_rows_do_not_depend_on_the_parts(acts: list[tuple[int, int]], part: int,
 @given(ACTS, st.integers(1, 12))
 def test_nor_do_times(acts: list[tuple[int, int]], part: int) -> None:
     log = Log(AUTUMN)
-    for kind, number in acts:
-        log.act(kind, number)
-        if log.now >= AUTUMN + timedelta(seconds=30) and kind == 3 and number == 20:
-            log.now -= timedelta(hours=1)  # the clock falls back
+    through_autumn(log, acts)
     same(log.lines, part, block=1500, tz="Europe/Berlin")
 
 
@@ -133,19 +127,12 @@ def long_log(start: bool = True) -> Log:
 @pytest.mark.parametrize("size", [None, 20_000])
 def test_a_log_is_written_while_it_is_read(start: bool, size: int | None) -> None:
     log = long_log(start)
-    taken: list[int] = []
-    kept = parts.InParts._keep
-
-    def keep(self: parts.InParts, engine: str, made: Any, written: Any) -> None:
-        taken.append(made.tables["windows"].height)
-        kept(self, engine, made, written)
-
-    with patch.object(parts.InParts, "_keep", keep):
+    with parts_kept() as taken:
         said = same(log.lines, 50, range_=size)
     assert not in_one_go(said)
     assert not by_one(said)
     assert len(taken) > 2
-    assert sum(taken) > 0.6 * 330
+    assert sum(one["windows"] for one in taken) > 0.6 * 330
 
 
 def test_ids_are_hashed_in_every_part() -> None:

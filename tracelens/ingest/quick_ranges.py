@@ -143,9 +143,7 @@ def write_range(task: Task) -> Range:
     waiting = Waiting(keep)
     stream = BlockStream(task.file, block_bytes=BLOCK, figures=False, span=task.span)
     stream.lines = task.above
-    laid = Laid(
-        task.plan.table, task.plan.ts_basis, task.constants, task.naming, task.folder, task.redaction
-    )  # fmt: skip
+    laid = Laid(task.plan.table, task.plan.ts_basis, task.constants, task.naming, task.folder, task.redaction)
     try:
         with stream:
             for block, cut, kept, columns in blocks(stream, task.plan, waiting):

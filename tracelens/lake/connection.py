@@ -165,9 +165,8 @@ def _define_tables(
     size = _size(path for paths in files.values() for path in paths)
     tiny = keep and (size <= TINY or _recorded(con, _RECORDS) <= FEW)
     if tiny:
-        con.execute(
-            "set threads = 1"
-        )  # sums come out the same to the last digit, and nothing here is worth a second one
+        # Sums come out the same to the last digit, and nothing here is worth a second thread.
+        con.execute("set threads = 1")
     for statement in con.extract_statements(text):
         con.execute(statement)
         name = _VIEW.search(statement.query)
