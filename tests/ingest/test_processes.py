@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tracelens.ingest.processes import quiet_start, shared_cores
+from tracelens.ingest.processes import quiet_start
 
 # A pool as ingest makes it; the worker says who it is, and works on.
 POOL = """
@@ -33,23 +33,29 @@ if __name__ == "__main__":
         os._exit(130)
 """
 
-THREADS = "POLARS_MAX_THREADS"
+THREADS = """
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from tracelens.ingest.processes import begin, quiet_start
+import polars
+
+if __name__ == "__main__":
+    with ProcessPoolExecutor(1, get_context("spawn"), begin) as pool:
+        with quiet_start():
+            threads = pool.submit(polars.thread_pool_size)
+        print(threads.result(), os.environ.get("POLARS_MAX_THREADS"))
+"""
 
 
-@pytest.mark.parametrize(("workers", "threads"), [(1, "8"), (2, "4"), (3, "2"), (8, "1"), (20, "1")])
-def test_workers_share_the_cores(workers: int, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    monkeypatch.delenv(THREADS, raising=False)
-    with shared_cores(workers):
-        assert os.environ[THREADS] == threads
-    assert THREADS not in os.environ
-
-
-def test_what_the_user_says_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(THREADS, "5")
-    with shared_cores(4):
-        assert os.environ[THREADS] == "5"
-    assert os.environ[THREADS] == "5"
+@pytest.mark.parametrize(("told", "found"), [(None, "1 None"), ("3", "3 3")])
+def test_a_worker_has_one_thread_unless_the_user_says_otherwise(told: str | None, found: str, tmp_path: Path) -> None:
+    script = tmp_path / "pool.py"
+    script.write_text(THREADS)
+    env = {k: v for k, v in os.environ.items() if k != "POLARS_MAX_THREADS"}
+    env |= {} if told is None else {"POLARS_MAX_THREADS": told}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=env, check=True)
+    assert done.stdout.strip() == found
 
 
 def has_ended(pid: int) -> bool:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tracelens.lake import parquet
 from tracelens.lake.parquet import Behind, DayWriters, rows_writer, to_arrow, write_table
-from tracelens.lake.schema import FACTS, NO_DAY, table
+from tracelens.lake.schema import FACTS, NO_DAY, TABLES, table
 
 PAIR = pl.List(pl.Struct({"key": pl.String, "value": pl.String}))
 _MAP = st.none() | st.dictionaries(st.text(max_size=4), st.none() | st.text(max_size=4), max_size=3)
@@ -143,7 +143,7 @@ def test_rows_written_piece_by_piece(pieces: list[list[int | None]]) -> None:
 def test_rows_behind_come_in_order(tmp_path: Path) -> None:
     behind = Behind()
     parts = [pa.table({"source_line": pa.array([n, n + 1], pa.int64())}) for n in range(0, 20, 2)]
-    with rows_writer(tmp_path / "a.parquet", parts[0].schema) as writer:
+    with rows_writer(tmp_path / "a.parquet", parts[0]) as writer:
         for part in parts:
             behind.write(writer, part)
         behind.wait()
@@ -169,14 +169,54 @@ def numbered(lines: Sequence[int]) -> pl.DataFrame:
     return pl.DataFrame({"source_line": lines}).with_columns(accepted=1, **words)
 
 
+def codecs(path: Path) -> dict[str, str]:
+    group = pq.read_metadata(path).row_group(0)
+    columns = [group.column(i) for i in range(group.num_columns)]
+    return {column.path_in_schema: column.compression for column in columns}
+
+
 @pytest.mark.parametrize(("rows", "codec"), [(64, "SNAPPY"), (65, "ZSTD")])
 def test_few_rows_are_written_the_quick_way(rows: int, codec: str, tmp_path: Path) -> None:
     parquet.write_arrow(to_arrow("rounds", numbered(range(rows))), tmp_path / "a.parquet")
-    group = pq.read_metadata(tmp_path / "a.parquet").row_group(0)
-    assert {group.column(i).compression for i in range(group.num_columns)} == {codec}
+    assert codecs(tmp_path / "a.parquet")["source_line"] == codec
     assert pq.ParquetFile(tmp_path / "a.parquet").read(columns=["source_line"])["source_line"].to_pylist() == list(
         range(rows)
     )
+
+
+CELLS = {
+    "list<int64>": [1, 2], "list<double>": [0.5], "list<string>": ["x"], "map<string,string>": [("a", "b")],
+    "map<string,int64>": [("a", 1)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(TABLES))
+@pytest.mark.parametrize("streamed", [False, True])
+def test_columns_with_values_are_zstd_and_those_without_are_not(name: str, streamed: bool, tmp_path: Path) -> None:
+    schema, rows = table(name).arrow_schema(), 65
+    cells = {c.name: CELLS[c.arrow] for c in table(name).columns if c.arrow in CELLS}
+    cells |= {f.name: "x" if f.type == pa.string() else 1 for f in schema if not f.nullable}
+    arrays = [pa.array([cells[f.name]] * rows, f.type) if f.name in cells else pa.nulls(rows, f.type) for f in schema]
+    whole = pa.Table.from_arrays(arrays, schema=schema)
+    if streamed:
+        with parquet.rows_writer(tmp_path / "a.parquet", whole) as writer:
+            writer.write_table(whole)
+    else:
+        parquet.write_arrow(whole, tmp_path / "a.parquet")
+    found = codecs(tmp_path / "a.parquet")
+    assert {path for path, codec in found.items() if codec == "ZSTD"} == {
+        path for path in found if path.split(".")[0] in cells
+    }
+    assert set(found.values()) == {"ZSTD", "UNCOMPRESSED"}
+    assert pq.ParquetFile(tmp_path / "a.parquet").read().equals(whole)
+
+
+def test_a_column_that_is_empty_at_first_keeps_what_comes(tmp_path: Path) -> None:
+    first, more = (to_arrow("rounds", numbered(lines).with_columns(drafted=d)) for lines, d in (([1], None), ([2], 5)))
+    with parquet.rows_writer(tmp_path / "a.parquet", first) as writer:
+        writer.write_table(first)
+        writer.write_table(more)
+    assert pq.ParquetFile(tmp_path / "a.parquet").read(columns=["drafted"])["drafted"].to_pylist() == [None, 5]
 
 
 def test_what_a_footer_says_of_a_column(tmp_path: Path) -> None:

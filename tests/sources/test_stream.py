@@ -9,6 +9,7 @@ import random
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from backports import zstd
@@ -282,6 +283,37 @@ def test_unreadable(tmp_path: Path) -> None:
     assert stream.problems[0].reason == "cannot be read: No such file or directory"
 
 
+@pytest.mark.parametrize("span", [None, (0, len(TEXT))])
+def test_no_block_of_a_file_is_cut(
+    tmp_path: Path, span: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "_PEEK", 100)
+    (tmp_path / "a.log").write_bytes(TEXT)
+    with BlockStream(source(tmp_path / "a.log"), block_bytes=1000, span=span, figures=span is None) as stream:
+        pieces: list[bytes] = []
+        blocks = list(stream.blocks(one for one in stream.pieces() if pieces.append(one) is None))
+    behind_the_head = pieces[2 if span is None else 0 :]
+    assert len(behind_the_head) > 5
+    assert all(piece.endswith(b"\n") for piece in behind_the_head)
+    assert {id(piece) for piece in behind_the_head} <= {id(block.data) for block in blocks}
+    assert joined(blocks) == TEXT
+
+
+def test_what_stands_before_a_bad_part_of_the_disk_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            if self.tell() >= 2500:
+                raise OSError(5, "Input/output error")
+            return super().read(min(size or -1, 2500 - self.tell()))
+
+    monkeypatch.setattr(stream_module, "_PEEK", 100)
+    monkeypatch.setattr(BlockStream, "_open", lambda self: Failing(TEXT))
+    with BlockStream(source(tmp_path), block_bytes=1000) as stream:
+        got = joined(list(stream))
+    assert got == TEXT[:2500]
+    assert "Input/output error" in stream.problems[0].reason
+
+
 def test_error_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
@@ -311,10 +343,14 @@ ONLY_PATH = settings(suppress_health_check=[HealthCheck.function_scoped_fixture]
 
 
 @ONLY_PATH
-@given(data=st.binary(max_size=400), block=st.integers(1, 60), longest=st.integers(1, 60))
-def test_any_bytes_in_any_blocks(tmp_path: Path, data: bytes, block: int, longest: int) -> None:
+@given(
+    data=st.binary(max_size=400) | st.lists(st.binary(max_size=30)).map(b"\n".join), block=st.integers(1, 60),
+    longest=st.integers(1, 60), peek=st.integers(1, 60),
+)  # fmt: skip
+def test_any_bytes_in_any_blocks(tmp_path: Path, data: bytes, block: int, longest: int, peek: int) -> None:
     data = b"text " + data.translate(None, bytes(range(9))) + b"\n\n"
-    stream, blocks = read(tmp_path, data, block_bytes=block, max_line=longest)
+    with patch.object(stream_module, "_PEEK", peek):
+        stream, blocks = read(tmp_path, data, block_bytes=block, max_line=longest)
     if stream.binary:
         return
     lines = [line + b"\n" for line in data.split(b"\n")[:-1]]

@@ -38,6 +38,9 @@ def start_lean() -> None:
     gc.set_threshold(200_000, 20, 20)
     # numpy's linear algebra starts a thread a core when it is loaded, which spin; nothing here multiplies matrices.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Frames here fit the cache of a core: threads of polars would wake each other three hundred thousand times a GB of
+    # log, for the same time on the clock. Many cores are for several processes (`--jobs`).
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")
     _without_pandas()
 
 

@@ -59,24 +59,29 @@ class Pool:
 
 @contextmanager
 def quiet_start() -> Iterator[None]:
-    """A process that is started within it hears of Ctrl-C when it has begun, and not while it is loaded."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    """A process that is started within it hears of Ctrl-C when it has begun, and not while it is loaded; it has one
+    thread of polars, whatever program it is started from: the processes share the cores.
+    """
+    with _one_thread():
+        if not hasattr(signal, "pthread_sigmask"):
+            yield
+            return
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
-def shared_cores(workers: int) -> Iterator[None]:
-    """Processes that are started within it use as many threads as each has cores: more would only wait."""
-    name, before = "POLARS_MAX_THREADS", os.environ.get("POLARS_MAX_THREADS")
-    os.environ[name] = before or str(max(1, (os.cpu_count() or 1) // workers))
+def _one_thread() -> Iterator[None]:
+    """Read when polars is loaded, which is before a process can be told anything."""
+    name = "POLARS_MAX_THREADS"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "1"
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[name]
+        del os.environ[name]

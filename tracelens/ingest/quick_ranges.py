@@ -21,7 +21,7 @@ from tracelens.engines.base import Reject
 from tracelens.ingest.digest import Digest
 from tracelens.ingest.fast import Unproved, Written
 from tracelens.ingest.laid import Laid, add_run
-from tracelens.ingest.processes import Pool, shared_cores
+from tracelens.ingest.processes import Pool
 from tracelens.ingest.quick import BLOCK, Plan, Waiting, blocks
 from tracelens.ingest.ranges import spans_of
 from tracelens.ingest.refused import Refused
@@ -114,7 +114,7 @@ def _done(tasks: Sequence[Task], processes: int) -> Generator[Range]:
     """What becomes of the tasks, in their order."""
     left = iter(tasks)
     try:
-        with shared_cores(processes), closing(_pool(processes)) as pool:
+        with closing(_pool(processes)) as pool:
             waiting = deque(pool.submit(write_range, task) for task in islice(left, processes + _AHEAD))
             while waiting:
                 yield waiting.popleft().result()

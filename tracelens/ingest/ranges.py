@@ -16,7 +16,7 @@ from tracelens.engines.base import Engine, Parsed
 from tracelens.ingest import signals
 from tracelens.ingest.fast import Unproved
 from tracelens.ingest.parts import InParts
-from tracelens.ingest.processes import Pool, begin, shared_cores
+from tracelens.ingest.processes import Pool, begin
 from tracelens.ingest.read import Reading, is_lines, read_span
 from tracelens.ingest.refused import Refused
 from tracelens.sources.discover import SourceFile
@@ -76,7 +76,7 @@ def _read_by(
 ) -> Reading:
     whole = Reading("", 0, 0, "", "", (), False, {}, {e.name: Parsed(rejects=Refused()) for e in engines}, Refused())
     envelopes: set[str] = set()
-    with shared_cores(processes), closing(_pool(processes, chosen)) as pool:
+    with closing(_pool(processes, chosen)) as pool:
         waiting = deque[Future[Reading]]()
         spans = spans_of(file, RANGE)
         for span in _some(spans, processes * _AHEAD):

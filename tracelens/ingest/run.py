@@ -19,7 +19,7 @@ from tracelens.executors import Executor
 from tracelens.ingest import copies, signals
 from tracelens.ingest.labels import Labels, read_labels, read_rules
 from tracelens.ingest.options import IngestOptions, Staged, Summary
-from tracelens.ingest.processes import begin, quiet_start, shared_cores
+from tracelens.ingest.processes import begin, quiet_start
 from tracelens.ingest.redact import held, redaction_of
 from tracelens.ingest.rows import parse_sets
 from tracelens.ingest.spread import stage_spread
@@ -262,7 +262,7 @@ def _workers(
     from multiprocessing import get_context
 
     start, workers = (options, tools.labels, names, logs.level()), min(jobs, len(files))
-    with shared_cores(workers), ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, start) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, start) as pool:
 
         def there(batch: Sequence[Job], progress: Progress | None) -> Iterator[Staged]:
             # A job of a large lake is a megabyte of names, and half of what it takes to read a small file. A worker has

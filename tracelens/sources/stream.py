@@ -18,6 +18,7 @@ from tracelens.sources.text import UTF8_BOM, encoding_of, is_binary
 
 _HEAD = 64 << 10
 _PART = 1 << 17
+_PEEK = 4 << 10  # most lines are shorter
 _ONCE = 3 << 20
 #: Bytes of a line; what is longer is dropped while it is read, and told.
 MAX_LINE = 8 << 20
@@ -87,6 +88,7 @@ class BlockStream:
         self._figures = figures
         self._span = span
         self._limit = limit
+        self._by_lines = False
         self._checkpoints = sorted(set(checkpoints))
         self._hash = hashlib.sha256()
         self._text_hash: Any = None
@@ -123,6 +125,7 @@ class BlockStream:
 
     def blocks(self, pieces: Iterator[bytes]) -> Iterator[Block]:
         """Pieces as whole lines."""
+        self._by_lines = True
         for data, offset in self._cut(pieces):
             yield from self._blocks(data, offset)
         self.end()
@@ -177,14 +180,27 @@ class BlockStream:
     def _plain(self, file: IO[bytes], head: bytes) -> Iterator[bytes]:
         if head:
             yield head + (file.read(self._block_bytes) or b"")
-        while piece := file.read(self._block_bytes):
+        while piece := file.read(self._next(file)):
             yield piece
 
     def _between(self, file: IO[bytes], start: int, end: int) -> Iterator[bytes]:
         file.seek(start)
-        while start < end and (piece := file.read(min(self._block_bytes, end - start))):
+        while start < end and (piece := file.read(min(self._next(file), end - start))):
             start += len(piece)
             yield piece
+
+    def _next(self, file: IO[bytes]) -> int:
+        """Bytes of the next piece: up to the end of a line, where one is near, and no block is copied to be cut."""
+        if not self._by_lines or self._block_bytes <= _PEEK or not file.seekable():
+            return self._block_bytes
+        here = file.tell()
+        try:
+            file.seek(here + self._block_bytes - _PEEK)
+            end = (file.read(_PEEK) or b"").rfind(b"\n")
+        except OSError:  # a part of the disk that can't be read: what stands before it can
+            end = -1
+        file.seek(here)
+        return self._block_bytes if end < 0 else self._block_bytes - _PEEK + end + 1
 
     def _hashed(self) -> Iterator[bytes]:
         """The same pieces, hashed and counted, with the digests of the prefixes asked for."""
