@@ -42,6 +42,10 @@ _LONGEST_LABELS = 1 << 14
 _GROWTH = {"counter": (("total", ""),), "histogram": (("count", "_count"), ("sum", "_sum"))}
 
 
+#: An object without any of these keys is made of no samples.
+MARKS = frozenset(("data", "metric", "metrics"))
+
+
 def holds(value: Mapping[str, Any]) -> bool:
     """Whether a JSON object is made of metric samples."""
     data = value.get("data")

@@ -32,6 +32,10 @@ _NO_OBJECT = "spans that are no objects"
 Object = Mapping[str, Any]
 
 
+#: An object without any of these keys is no export of spans.
+MARKS = frozenset(("trace", "_source", "data", "operationName", *_GROUPS))
+
+
 def looks(head: bytes) -> bool:
     """Whether a source that begins with these bytes is OTLP in protobuf, or what the collector frames like it."""
     return otlp_wire.begins(head)

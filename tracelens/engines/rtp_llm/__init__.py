@@ -57,10 +57,13 @@ class RtpLlmEngine:
 
     def records(self, records: Sequence[JsonRecord]) -> Parsed:
         """Request records and steps; a batch in which only some answers can be used gives those."""
+        from tracelens.engines.rtp_llm import plain  # its forms take a while to be declared
+
         parsed = Parsed()
         requests: dict[str, list[access.Row]] = {}
         step_rows: list[steps.Row] = []
-        for record in records:
+        others = plain.take(records, parsed)
+        for record in others:
             surface = access.surface_of(record.value)
             if surface is not None:
                 parsed.claimed += 1

@@ -13,7 +13,7 @@ ROUNDS = "speculative_draft_rounds"
 PER_POS = "speculative_accepted_tokens_per_pos"
 
 # No drafter proposes this many tokens a round (gen_num_per_cycle is 1 to 10 in the documentation).
-_LONGEST_DRAFT = 1024
+LONGEST_DRAFT = 1024
 
 Row = dict[str, Any]
 
@@ -63,7 +63,7 @@ def accepted_of(aux: Mapping[str, Any]) -> Row:
     if per_pos is None:
         return row
     k = len(per_pos)
-    if k > _LONGEST_DRAFT or max(per_pos, default=0) > INT32_MAX:
+    if k > LONGEST_DRAFT or max(per_pos, default=0) > INT32_MAX:
         raise BrokenError(f"{PER_POS}: out of range")
     if any(a < b for a, b in pairwise(per_pos)):
         raise BrokenError(f"identity broken: {PER_POS} does not increase")

@@ -52,7 +52,7 @@ SCHEMA: dict[str, Any] = {
 }
 TIMES = ("draft_us", "target_us", "sample_us", "step_us")
 
-_EPOCH_US = (1_000_000_000_000_000, 4_100_000_000_000_000)  # 2001 to 2099
+EPOCH_US = (1_000_000_000_000_000, 4_100_000_000_000_000)  # 2001 to 2099
 
 
 def is_step(value: Mapping[str, Any]) -> bool:
@@ -99,7 +99,7 @@ def rows_of(record: JsonRecord) -> list[Row]:
         "line": record.line,
         "stamp": record.stamp,
         "stream": record.stream,
-        "at": ts if isinstance(ts, int) and _EPOCH_US[0] <= ts <= _EPOCH_US[1] else None,
+        "at": ts if isinstance(ts, int) and EPOCH_US[0] <= ts <= EPOCH_US[1] else None,
         "replica": None if replica is None else text(replica, "dp_rank", is_id=True),
         "num_speculative_tokens": _count(value, "spec_steps"),
         "lag": _count(value, "accept_lag_steps") or 0,
@@ -115,7 +115,7 @@ def rows_of(record: JsonRecord) -> list[Row]:
             | _window_size(size, rounds, drafted, emitted)
         ]
     pairs = [_stream(each) for each in streams]
-    _check_totals(pairs, rounds, drafted, emitted)
+    check_totals(pairs, rounds, drafted, emitted)
     base |= phase_times(value, drafts=any(p["propose"] for p in pairs))
     base |= {"batch_size": size or len(pairs), "has_prefill": any(p["propose"] == 0 for p in pairs)}
     return [base | pair for pair in pairs]
@@ -163,7 +163,7 @@ def check_round(propose: int, accept: int) -> None:
         raise BrokenError("identity broken: 1 <= accept_token_num <= propose_token_num + 1")
 
 
-def _check_totals(pairs: list[Row], rounds: int | None, drafted: int | None, emitted: int | None) -> None:
+def check_totals(pairs: list[Row], rounds: int | None, drafted: int | None, emitted: int | None) -> None:
     """The totals leave out streams that proposed nothing; some builds count them."""
     for some in ([p for p in pairs if p["propose"]], pairs):
         sums = (len(some), sum(p["propose"] for p in some), sum(p["accept"] for p in some))

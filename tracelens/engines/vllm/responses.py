@@ -32,6 +32,7 @@ _WRAPPERS = (
     "payload",
     "json",
 )
+_MARKS = frozenset(("metrics", *_WRAPPERS))
 _REQUESTS = ("request", "request_body", "requestBody", "params", "sampling_params", "req")
 _TIMES = ("time_to_first_token_ms", "generation_time_ms", "queue_time_ms")
 # Beyond, a double no longer holds every whole number; and a duration or an epoch is none.
@@ -128,9 +129,11 @@ def rows(frame: pl.DataFrame, context: Context) -> tuple[pl.DataFrame, pl.DataFr
 
 def bodies(value: Object, outer: tuple[Object, ...] = ()) -> Iterator[tuple[Object, tuple[Object, ...]]]:
     """Response bodies inside a record, each with the objects around it (innermost first)."""
+    if _MARKS.isdisjoint(value):
+        return
     metrics = value.get("metrics")
-    if isinstance(metrics, Mapping) and (
-        isinstance(metrics.get("speculative_decoding"), Mapping) or any(k in metrics for k in _TIMES)
+    if isinstance(metrics, dict) and (
+        isinstance(metrics.get("speculative_decoding"), dict) or any(k in metrics for k in _TIMES)
     ):
         yield value, outer
         return
@@ -141,7 +144,7 @@ def bodies(value: Object, outer: tuple[Object, ...] = ()) -> Iterator[tuple[Obje
         if isinstance(inner, str):
             inner = _decoded(inner)
         for item in inner if isinstance(inner, list) else (inner,):
-            if isinstance(item, Mapping):
+            if isinstance(item, dict):
                 yield from bodies(item, (value, *outer))
 
 

@@ -1,0 +1,380 @@
+"""Requests and steps of the usual form in bulk: a site writes thousands a second, and they are alike.
+
+A record whose fields all have the types that they should is read column by column; `access` and `steps` say what it
+means, and read every other one: an unusual form, a field that cannot be, an identity that does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from operator import attrgetter
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+from msgspec import UNSET, Meta, UnsetType
+
+from tracelens.engines.base import JsonRecord, Parsed
+from tracelens.engines.rtp_llm import access, steps
+from tracelens.engines.rtp_llm.aux_info import LONGEST_DRAFT, PER_POS, ROUNDS
+from tracelens.engines.units import INT32_MAX, finish_reason
+
+_Count = Annotated[int, Meta(ge=0, le=INT32_MAX)]
+_Milliseconds = Annotated[float, Meta(ge=0, le=1e12)]
+_Microseconds = Annotated[float, Meta(ge=0, le=1e15)]
+_Text = Annotated[str, Meta(pattern=r"\A[\x00-\x7f]*\Z")]  # no lone surrogate, without a look at each letter
+_Word = int | str | None
+_Form = TypeVar("_Form", bound=msgspec.Struct)
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+
+
+class _Part(msgspec.Struct, gc=False):
+    """A record, or an object of one; keys that are not named are passed over."""
+
+
+class _Config(_Part):
+    temperature: float | None = None
+    top_p: float | None = None
+    force_sp_accept: bool | None = None
+    task_id: _Word = None
+
+
+class _Extra(_Config):
+    generate_config: _Config | None = None
+
+
+class _Fields(_Part):
+    task_type: _Word = None
+    task: _Word = None
+
+
+class _Body(_Config):
+    model: _Word = None
+    source: _Word = None
+    generate_config: _Config | None = None
+    extra_configs: _Extra | None = None
+    extend_fields: _Fields | None = None
+
+
+class _Request(_Part):
+    request_json: _Body
+
+
+class _Aux(_Part):
+    iter_count: _Count | None = None
+    input_len: _Count | None = None
+    output_len: _Count | None = None
+    reuse_len: _Count | None = None
+    speculative_draft_rounds: _Count | None = None
+    speculative_accepted_tokens_per_pos: Annotated[list[_Count], Meta(max_length=LONGEST_DRAFT)] | None = None
+    cost_time: _Milliseconds | None = None
+    first_token_cost_time: _Milliseconds | None = None
+    wait_time: _Milliseconds | None = None
+
+
+class _Usage(_Part):
+    prompt_tokens: _Count | None = None
+    completion_tokens: _Count | None = None
+
+
+class _Choice(_Part):
+    finish_reason: _Word = None
+
+
+class _Answer(_Part):
+    aux_info: _Aux
+    usage: _Usage | None = None
+    choices: list[_Choice] = []
+    response_batch: UnsetType = UNSET
+
+
+class _Response(_Part):
+    responses: Annotated[list[_Answer], Meta(min_length=1, max_length=1)]
+    exception: None = None
+
+
+class _Access(_Part):
+    """A request that gave one answer, as the Python front end logs it."""
+
+    request: _Request
+    response: _Response
+    id: int | _Text
+    log_time: _Text
+    event: UnsetType = UNSET
+
+
+class _Stream(_Part):
+    propose_token_num: _Count
+    accept_token_num: _Count
+    request_id: int | _Text | None = None
+    top_p: float | None = None
+
+
+class _Step(_Part):
+    """A step that lists its streams."""
+
+    step_latency_us: _Microseconds
+    streams: Annotated[list[_Stream], Meta(min_length=1)]
+    ts_us: int | None = None
+    dp_rank: int | _Text | None = None
+    spec_steps: _Count | None = None
+    accept_lag_steps: _Count | None = None
+    generate_batch_size: _Count | None = None
+    total_stream_num: _Count | None = None
+    total_propose_token_num: _Count | None = None
+    total_accepted_token_num: _Count | None = None
+    propose_step_latency_us: _Microseconds | None = None
+    score_step_latency_us: _Microseconds | None = None
+    speculative_sampler_latency_us: _Microseconds | None = None
+    request: UnsetType = UNSET
+    aux_info: UnsetType = UNSET
+    event: UnsetType = UNSET
+
+
+_MS = ("cost_time", "first_token_cost_time", "wait_time")
+_AUX = [name for name in _Aux.__struct_fields__ if name != PER_POS]
+_NO_CONFIG, _NO_EXTRA, _NO_FIELDS, _NO_USAGE = _Config(), _Extra(), _Fields(), _Usage()
+
+
+def take(records: Sequence[JsonRecord], parsed: Parsed) -> list[JsonRecord]:
+    """Read the records of the usual form.
+
+    Args:
+        records: any.
+        parsed: gets their rows, as `access.SCHEMA` and `steps.SCHEMA` say.
+
+    Returns:
+        The records that are left, in their order.
+    """
+    requests, forms, left = _of_form(records, "log_time", _Access)
+    if requests:
+        frame, good = _requests(requests, forms)
+        parsed.add(access.ACCESS, frame)
+        parsed.claimed += int(good.sum())
+        left += _others(requests, good)
+    some, listed, left = _of_form(left, "streams", _Step)
+    if some:
+        frame, good = _streams(some, listed)
+        parsed.add(steps.SURFACE, frame)
+        parsed.claimed += int(good.sum())
+        left += _others(some, good)
+    return sorted(left, key=lambda record: record.line)
+
+
+def _of_form(
+    records: Sequence[JsonRecord], key: str, form: type[_Form]
+) -> tuple[list[JsonRecord], list[_Form], list[JsonRecord]]:
+    """The records of a form, which has `key`; what they hold; and the other records."""
+    convert, invalid = msgspec.convert, (msgspec.ValidationError, RecursionError)
+    mine: list[JsonRecord] = []
+    forms: list[_Form] = []
+    others: list[JsonRecord] = []
+    for record in records:
+        if key not in record.value:
+            others.append(record)
+            continue
+        try:
+            forms.append(convert(record.value, form))
+            mine.append(record)
+        except invalid:
+            others.append(record)
+    return mine, forms, others
+
+
+def _others(records: Sequence[JsonRecord], good: Bools) -> list[JsonRecord]:
+    return [records[i] for i in np.flatnonzero(~good).tolist()]
+
+
+def _all(parts: Iterable[Any], name: str) -> list[Any]:
+    return list(map(attrgetter(name), parts))
+
+
+def _where(records: Sequence[JsonRecord]) -> dict[str, Any]:
+    return {name: _all(records, name) for name in ("line", "stamp", "stream")}
+
+
+def _shaped(frame: pl.DataFrame, schema: dict[str, Any]) -> pl.DataFrame:
+    given = set(frame.columns)
+    return frame.select((pl.col(n) if n in given else pl.lit(None)).cast(t).alias(n) for n, t in schema.items())
+
+
+# -- requests -----------------------------------------------------------------------------------------------------
+
+
+def _requests(records: Sequence[JsonRecord], forms: Sequence[_Access]) -> tuple[pl.DataFrame, Bools]:
+    """Rows of the requests that keep all identities, and which these are; see `access`."""
+    answers = [form.response.responses[0] for form in forms]
+    aux = _all(answers, "aux_info")
+    usage = [answer.usage or _NO_USAGE for answer in answers]
+    ended = cache(lambda word: finish_reason(access.label_of(word)))
+    columns = {name: (_all(aux, name), pl.Float64 if name in _MS else pl.Int64) for name in _AUX}
+    columns |= {name: (_all(usage, name), pl.Int64) for name in _Usage.__struct_fields__}
+    frame = pl.DataFrame(
+        _where(records)
+        | {"inner": _all(forms, "log_time")}
+        | {"request_id": [None if form.id == "" else str(form.id) for form in forms]}
+        | {"finish_reason": [ended(a.choices[0].finish_reason) if a.choices else None for a in answers]}
+        | {name: pl.Series(values, dtype=kind) for name, (values, kind) in columns.items()}
+        # polars makes a series of each list.
+        | {"per_pos": pl.Series(pa.array(_all(aux, PER_POS), pa.large_list(pa.int64())))},
+        schema_overrides=dict.fromkeys(("stamp", "stream", "inner", "request_id", "finish_reason"), pl.String),
+    )
+    frame = _timed(_counted(frame.with_columns(_settings([form.request.request_json for form in forms]))))
+    good = frame["_good"].to_numpy()
+    return _shaped(frame.filter("_good").with_columns(error=pl.lit(False)), access.SCHEMA), good
+
+
+def _settings(bodies: Sequence[_Body]) -> list[pl.Series]:
+    """As `access.settings`."""
+    extras = [body.extra_configs or _NO_EXTRA for body in bodies]
+    places: list[Sequence[_Config]] = [bodies, [body.generate_config or _NO_CONFIG for body in bodies], extras]
+    places.append([extra.generate_config or _NO_CONFIG for extra in extras])
+    fields = [body.extend_fields or _NO_FIELDS for body in bodies]
+    words = [_all(fields, "task_type"), _all(fields, "task"), *(_all(place, "task_id") for place in places[1:])]
+    words.append(_all(bodies, "source"))
+    label, model = cache(access.label_of), cache(access.model_of)
+
+    def first(name: str, kind: Any) -> pl.Series:
+        cells = [pl.Series(name, _all(place, name), dtype=kind) for place in places]
+        return pl.select(pl.coalesce(cells)).to_series()
+
+    def between(name: str, high: float) -> pl.Series:
+        number = first(name, pl.Float64)
+        return number.to_frame().select(pl.when(pl.col(name).is_between(0, high)).then(name)).to_series()
+
+    return [
+        pl.Series("model", [model(word) for word in _all(bodies, "model")], dtype=pl.String),
+        pl.Series(
+            "task_type", [next(filter(None, map(label, some)), None) for some in zip(*words, strict=True)], pl.String
+        ),
+        between("temperature", 1e6),
+        between("top_p", 1),
+        first("force_sp_accept", pl.Boolean).alias("forced_acceptance"),
+    ]
+
+
+def _counted(frame: pl.DataFrame) -> pl.DataFrame:
+    """Tokens and rounds, as `aux_info.tokens_of`, `accepted_of` and `plain_counts`; `_good` where identities hold."""
+    rounds, per_pos = pl.col("rounds"), pl.col("per_pos")
+    frame = frame.rename({ROUNDS: "rounds"}).with_columns(
+        prompt_tokens=pl.coalesce("input_len", "prompt_tokens"),
+        output_tokens=pl.coalesce("output_len", "completion_tokens"),
+        cached_tokens="reuse_len",
+        iterations=pl.when(pl.col("iter_count") > 0).then(pl.col("iter_count") - 1),
+        accepted=per_pos.list.sum(),
+        _k=per_pos.list.len().cast(pl.Int64),
+        _edges=pl.concat_list(rounds, per_pos, pl.lit(0, pl.Int64)),
+    )
+    known = (pl.col("_k") > 0) & rounds.is_not_null()
+    exactly = pl.col("_edges").list.eval(pl.element().shift(1) - pl.element()).list.slice(1)
+    frame = frame.with_columns(accepted_hist=pl.when(known).then(exactly))
+    none = (pl.col("_k") == 0) & (rounds == 0)
+    falls = known & (pl.col("accepted_hist").list.min() >= 0)
+    most = pl.col("accepted") + pl.max_horizontal("rounds", pl.col("iterations").fill_null(0))
+    emitted = pl.max_horizontal(pl.col("output_tokens") - 1, pl.when(pl.col("output_tokens").is_not_null()).then(0))
+    counted = pl.col("accepted").is_not_null()
+    return frame.with_columns(
+        drafted=rounds * pl.col("_k"),
+        num_speculative_tokens=pl.when(pl.col("_k") > 0).then("_k"),
+        emitted=pl.when(counted & rounds.is_not_null()).then(pl.min_horizontal(emitted, most)).otherwise(emitted),
+        _good=per_pos.is_null() | (none | falls).fill_null(False),
+    ).with_columns(
+        emitted=pl.when(pl.col("output_tokens").is_not_null()).then("emitted"),
+        counts_basis=pl.when(counted)
+        .then(pl.lit("logged"))
+        .when(pl.col("output_tokens").is_not_null())
+        .then(pl.lit("derived")),
+    )
+
+
+def _timed(frame: pl.DataFrame) -> pl.DataFrame:
+    """TTFT, end to end, queue, decode time and TPOT, as `aux_info.times_of`."""
+    total, first, wait = (_micros(name, 1000) for name in _MS)
+    frame = frame.with_columns(ttft_us=first, e2e_us=pl.when(total < first).then(None).otherwise(total), queue_us=wait)
+    frame = frame.with_columns(decode_us=pl.col("e2e_us") - pl.col("ttft_us"))
+    several = pl.col("output_tokens") > 1
+    frame = frame.with_columns(tpot_us=pl.when(several).then(pl.col("decode_us") / (pl.col("output_tokens") - 1)))
+    return frame.with_columns(tpot_basis=pl.when(pl.col("tpot_us").is_not_null()).then(pl.lit("derived")))
+
+
+def _micros(name: str, factor: int) -> pl.Expr:
+    """As `units.duration`."""
+    return (pl.col(name) * factor + 0.5).floor().cast(pl.Int64)
+
+
+# -- steps --------------------------------------------------------------------------------------------------------
+
+
+def _streams(records: Sequence[JsonRecord], forms: Sequence[_Step]) -> tuple[pl.DataFrame, Bools]:
+    """A row a stream of the steps that keep all identities, and which steps these are; see `steps`."""
+    sizes = np.fromiter((len(form.streams) for form in forms), np.int64, len(forms))
+    step = np.repeat(np.arange(len(forms)), sizes)
+    streams = [stream for form in forms for stream in form.streams]
+    propose, accept = (np.asarray(_all(streams, f"{n}_token_num"), np.int64) for n in ("propose", "accept"))
+    starts = np.cumsum(sizes) - sizes
+    drafts = np.maximum.reduceat(propose, starts) > 0
+    good = np.logical_and.reduceat((accept >= 1) & (accept <= propose + 1), starts)
+    good &= _adds_up(forms, propose, accept, starts)
+    size = pl.Series(_all(forms, "generate_batch_size"), dtype=pl.Int64)
+    frame = pl.DataFrame(
+        _where(records)
+        | {
+            "at": [
+                t if t is not None and steps.EPOCH_US[0] <= t <= steps.EPOCH_US[1] else None
+                for t in _all(forms, "ts_us")
+            ]
+        }
+        | {"replica": [None if rank is None else str(rank) for rank in _all(forms, "dp_rank")]}
+        | {"num_speculative_tokens": _all(forms, "spec_steps"), "lag": _all(forms, "accept_lag_steps")}
+        | {"batch_size": size, "_streams": sizes, "_drafts": drafts}
+        | {"has_prefill": np.minimum.reduceat(propose, starts) == 0}
+        | {name: pl.Series(_all(forms, f"{key}_latency_us"), dtype=pl.Float64) for name, key in _TIMES.items()},
+        schema_overrides={"stamp": pl.String, "stream": pl.String, "at": pl.Int64, "replica": pl.String}
+        | dict.fromkeys(("num_speculative_tokens", "lag", "batch_size"), pl.Int64),
+    )
+    frame = _phased(
+        frame.with_columns(
+            batch_size=pl.when(pl.col("batch_size") > 0).then("batch_size").otherwise("_streams"),
+            lag=pl.col("lag").fill_null(0),
+            listed=pl.lit(True),
+        )
+    )
+    rows = frame[step].with_columns(
+        pl.Series("request_id", [None if one is None else str(one) for one in _all(streams, "request_id")], pl.String),
+        pl.Series("top_p", _all(streams, "top_p"), pl.Float64),
+        propose=propose,
+        accept=accept,
+    )
+    rows = rows.with_columns(top_p=pl.when(pl.col("top_p").is_between(0, 1)).then("top_p"))
+    return _shaped(rows.filter(pl.Series(good[step])), steps.SCHEMA), good
+
+
+_TIMES = {"draft_us": "propose_step", "target_us": "score_step", "sample_us": "speculative_sampler", "step_us": "step"}
+
+
+def _adds_up(forms: Sequence[_Step], propose: Ints, accept: Ints, starts: Ints) -> Bools:
+    """As `steps.check_totals`."""
+    names = ("total_stream_num", "total_propose_token_num", "total_accepted_token_num")
+    totals = [np.asarray([-1 if n is None else n for n in _all(forms, name)], np.int64) for name in names]
+    right = np.zeros(len(forms), np.bool_)
+    for some in (propose > 0, np.ones(len(propose), np.bool_)):
+        sums = [np.add.reduceat(np.where(some, counts, 0), starts) for counts in (1, propose, accept)]
+        right |= np.logical_and.reduce([(t < 0) | (t == n) for t, n in zip(totals, sums, strict=True)])
+    return right
+
+
+def _phased(frame: pl.DataFrame) -> pl.DataFrame:
+    """As `steps.phase_times`."""
+    frame = frame.with_columns(_micros(name, 1) for name in _TIMES)
+    draft, target, sample = (pl.col(name) for name in ("draft_us", "target_us", "sample_us"))
+    some = pl.any_horizontal((draft > 0), (target > 0), (sample > 0)).fill_null(False)
+    return frame.with_columns(
+        draft_us=pl.when(some & ((draft > 0) | ~pl.col("_drafts"))).then(draft),
+        target_us=pl.when(target > 0).then(target),
+        sample_us=pl.when(sample > 0).then(sample),
+    )
