@@ -23,5 +23,5 @@ def passes(error: Exception) -> bool:
 def trouble(error: Exception) -> str:
     """What stood in the way of a look, in words that stay the same while it does."""
     if isinstance(error, DiskFullError):
-        return f"no room on its disk ({error.place}): nothing was read, the next look tries again"
+        return f"{error.what}: nothing was read, the next look tries again"
     return f"nothing was read, the next look tries again: {error}"

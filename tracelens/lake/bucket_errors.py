@@ -37,7 +37,7 @@ def told(root: Path, passing: tuple[type[Exception], ...] = ()) -> Iterator[None
         if isinstance(error, (InputError, *passing)):
             raise
         if disk.is_full(error):
-            raise disk.DiskFullError(Path(tempfile.gettempdir()), of=root) from error
+            raise disk.DiskFullError(Path(tempfile.gettempdir()), of=root, error=error) from error
         # From None: the message of a library may quote a request with its signature.
         raise _told(root, error) from None
 

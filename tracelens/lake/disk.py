@@ -20,20 +20,29 @@ class DiskFullError(InputError):
     """There is no room for the lake; nothing of what was to be written is in it.
 
     Args:
-        root: folder of the lake. `place` is where its disk is mounted.
+        root: folder of the lake.
         of: the lake in a bucket for which `root` is the temporary folder.
+        error: what told of it.
+
+    Attributes:
+        what: that there is no room, in a few words that stay the same while it is so.
     """
 
-    def __init__(self, root: Path, of: Path | None = None) -> None:
-        self.place, free = _disk_of(root)
+    def __init__(self, root: Path, of: Path | None = None, error: BaseException | None = None) -> None:
+        if isinstance(error, OSError) and error.errno == errno.EFBIG:
+            self.what = "a file is larger than this process may write (ulimit -f)"
+            super().__init__(f"no room for the lake at {of or root}: {self.what}; raise the limit and run it again")
+            return
+        place, free = _disk_of(root)
+        self.what = f"no room on its disk ({place})"
         if of is not None:
             super().__init__(
                 f"no room for files of the lake at {of}: {free / 1e6:,.1f} MB are free in {root}, where they lie while "
-                f"this runs (disk {self.place}); make room there, or set $TMPDIR to another disk's folder"
+                f"this runs (disk {place}); make room there, or set $TMPDIR to another disk's folder"
             )
             return
         super().__init__(
-            f"no room for the lake at {root}: {free / 1e6:,.1f} MB are free on its disk ({self.place}); "
+            f"no room for the lake at {root}: {free / 1e6:,.1f} MB are free on its disk ({place}); "
             "make room there, or name a lake on another disk with --lake"
         )
 
@@ -59,7 +68,7 @@ def told(root: Path) -> Iterator[None]:
     except Exception as error:
         if not is_full(error):
             raise
-        raise DiskFullError(root) from error
+        raise DiskFullError(root, error=error) from error
 
 
 def _disk_of(path: Path) -> tuple[Path, int]:

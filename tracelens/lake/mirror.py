@@ -157,7 +157,7 @@ class Mirror:
         except Exception as error:
             if not disk.is_full(error):
                 raise
-            raise disk.DiskFullError(Path(tempfile.gettempdir()), of=self.bucket.root) from error
+            raise disk.DiskFullError(Path(tempfile.gettempdir()), of=self.bucket.root, error=error) from error
 
 
 class Fetched(Mapping[str, str]):
