@@ -11,9 +11,11 @@ from unittest.mock import patch
 import pytest
 from ingest_logs import interval
 
+from tracelens import cli
 from tracelens.ingest import run
 from tracelens.ingest.options import IngestOptions
 from tracelens.ingest.run import ingest
+from tracelens.lake import progress
 from tracelens.reporters import ingested
 
 
@@ -58,7 +60,7 @@ def test_a_lake_of_many_files_is_told_of_compact(tmp_path: Path, monkeypatch: py
     for number in range(3):
         record = {"record": "round", "drafted": number + 1, "accepted": 1}
         (tmp_path / f"{number}.jsonl").write_text(json.dumps(record) + "\n")
-    monkeypatch.setattr(ingested, "MANY_FILES", 6)  # an empty one of each table among them
+    monkeypatch.setattr(progress, "MANY_FILES", 6)  # an empty one of each table among them
     told = []
     for names in (["0.jsonl", "1.jsonl"], ["2.jsonl"]):
         done = ingest([str(tmp_path / name) for name in names], tmp_path / "lake", IngestOptions(jobs=1))
@@ -67,3 +69,20 @@ def test_a_lake_of_many_files_is_told_of_compact(tmp_path: Path, monkeypatch: py
         told.append(out.getvalue().splitlines()[-2])
     assert "compact" not in told[0]
     assert told[1] == f"6 files: tracelens compact --lake {tmp_path / 'lake'} makes few of them, and reports quick"
+
+
+def test_a_report_over_many_files_says_what_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = {"record": "round", "drafted": 2, "accepted": 1, "request_id": "a", "task_type": "code"}
+    (tmp_path / "a.jsonl").write_text(json.dumps(record) + "\n")
+    ingest([str(tmp_path / "a.jsonl")], tmp_path / "lake", IngestOptions(jobs=1))
+    command = ["--lake", str(tmp_path / "lake")]
+    assert cli.run(["report", *command]) == 0
+    assert "compact" not in capsys.readouterr().err
+    monkeypatch.setattr(progress, "MANY_FILES", 4)
+    for name in ("report", "sweep", "query"):
+        told = 0 if name == "query" else 1
+        cli.run([name, *(["from rounds"] if name == "query" else []), *command])
+        err = capsys.readouterr().err
+        assert err.count("the lake has 4 files, which take long to open: tracelens compact makes few of them") == told

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens.errors import InputError
 from tracelens.lake import damage, progress, views
-from tracelens.lake.schema import SCHEMA_VERSION, TABLES, newer
+from tracelens.lake.schema import FACTS, SCHEMA_VERSION, TABLES, newer
 from tracelens.lake.snapshot import Reading
 from tracelens.lake.storage import Days, storage_of
 
@@ -119,6 +119,8 @@ def connect(
             _size(path for paths in files.values() for path in paths) >= LARGE or _recorded(con, _UNITS) >= MANY
         ):
             _bound(con)
+        if bound:
+            progress.opens(sum(len(files[name]) for name in FACTS))
         _define_tables(con, lake, files, folders if lock else None, keep=keep)
     except BaseException:
         reading.release()

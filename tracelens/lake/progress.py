@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     import duckdb
 
 
+#: From so many files of records on, a report takes longer to open them than to read them (benchmarks/README.md).
+MANY_FILES = 2000
+
+
 @dataclass(slots=True)
 class Waiting:
     """The state of one answer, written by the thread that asks and read by the one that shows it.
@@ -69,6 +73,12 @@ def notice(why: str) -> None:
     listener = _listener.get()
     if listener is not None:
         listener(why)
+
+
+def opens(files: int) -> None:
+    """An answer is to be had of so many files of records."""
+    if files >= MANY_FILES:
+        notice(f"the lake has {files:,} files, which take long to open: tracelens compact makes few of them")
 
 
 def connected(con: duckdb.DuckDBPyConnection) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from tracelens.lake import progress
 from tracelens.reporters import json_
 from tracelens.reporters.format import visible
 from tracelens.wording import many, noun
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from tracelens.ingest.inspect import Inspection
     from tracelens.ingest.options import Summary
 
-# From so many files of records on, a report takes longer to open them than to read them (benchmarks/README.md).
-MANY_FILES = 2000
 _IDS = {
     "redacted": "Request ids are redacted to keyed hashes. Keep the salt: labels and further logs need it.\n",
     "mixed": "Request ids are redacted in some sources and kept in others, and do not match across them: "
@@ -95,7 +94,7 @@ def write_text(summary: Summary, gaps: Sequence[Missing], lake: Path, out: TextI
     _gaps(gaps, out)
     if summary.surfaces:
         place = place_option(lake)
-        if summary.files >= MANY_FILES:
+        if summary.files >= progress.MANY_FILES:
             out.write(f"{summary.files:,} files: tracelens compact{place} makes few of them, and reports quick\n")
         out.write(f"Next: tracelens report --by task_type{place}\n")
 
