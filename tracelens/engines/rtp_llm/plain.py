@@ -317,41 +317,39 @@ def _streams(records: Sequence[JsonRecord], forms: Sequence[_Step]) -> tuple[pl.
     streams = [stream for form in forms for stream in form.streams]
     propose, accept = (np.asarray(_all(streams, f"{n}_token_num"), np.int64) for n in ("propose", "accept"))
     starts = np.cumsum(sizes) - sizes
-    drafts = np.maximum.reduceat(propose, starts) > 0
     good = np.logical_and.reduceat((accept >= 1) & (accept <= propose + 1), starts)
     good &= _adds_up(forms, propose, accept, starts)
-    size = pl.Series(_all(forms, "generate_batch_size"), dtype=pl.Int64)
-    frame = pl.DataFrame(
-        _where(records)
-        | {
-            "at": [
-                t if t is not None and steps.EPOCH_US[0] <= t <= steps.EPOCH_US[1] else None
-                for t in _all(forms, "ts_us")
-            ]
-        }
-        | {"replica": [None if rank is None else str(rank) for rank in _all(forms, "dp_rank")]}
-        | {"num_speculative_tokens": _all(forms, "spec_steps"), "lag": _all(forms, "accept_lag_steps")}
-        | {"batch_size": size, "_streams": sizes, "_drafts": drafts}
-        | {"has_prefill": np.minimum.reduceat(propose, starts) == 0}
-        | {name: pl.Series(_all(forms, f"{key}_latency_us"), dtype=pl.Float64) for name, key in _TIMES.items()},
-        schema_overrides={"stamp": pl.String, "stream": pl.String, "at": pl.Int64, "replica": pl.String}
-        | dict.fromkeys(("num_speculative_tokens", "lag", "batch_size"), pl.Int64),
+    frame = _steps(records, forms).with_columns(
+        batch_size=pl.when(pl.col("batch_size") > 0).then("batch_size").otherwise(pl.Series(sizes)),
+        has_prefill=np.minimum.reduceat(propose, starts) == 0,
     )
-    frame = _phased(
-        frame.with_columns(
-            batch_size=pl.when(pl.col("batch_size") > 0).then("batch_size").otherwise("_streams"),
-            lag=pl.col("lag").fill_null(0),
-            listed=pl.lit(True),
-        )
-    )
-    rows = frame[step].with_columns(
-        pl.Series("request_id", [None if one is None else str(one) for one in _all(streams, "request_id")], pl.String),
-        pl.Series("top_p", _all(streams, "top_p"), pl.Float64),
+    rows = _phased(frame, np.maximum.reduceat(propose, starts) > 0)[step].with_columns(
+        request_id=_ids(_all(streams, "request_id")),
+        top_p=pl.Series(_all(streams, "top_p"), dtype=pl.Float64),
         propose=propose,
         accept=accept,
     )
     rows = rows.with_columns(top_p=pl.when(pl.col("top_p").is_between(0, 1)).then("top_p"))
     return _shaped(rows.filter(pl.Series(good[step])), steps.SCHEMA), good
+
+
+def _steps(records: Sequence[JsonRecord], forms: Sequence[_Step]) -> pl.DataFrame:
+    """What a step says of itself, a row each."""
+    low, high = steps.EPOCH_US
+    stamps = [t if t is not None and low <= t <= high else None for t in _all(forms, "ts_us")]
+    counts = {"num_speculative_tokens": "spec_steps", "lag": "accept_lag_steps", "batch_size": "generate_batch_size"}
+    frame = pl.DataFrame(
+        _where(records)
+        | {"at": pl.Series(stamps, dtype=pl.Int64), "replica": _ids(_all(forms, "dp_rank"))}
+        | {name: pl.Series(_all(forms, key), dtype=pl.Int64) for name, key in counts.items()}
+        | {name: pl.Series(_all(forms, f"{key}_latency_us"), dtype=pl.Float64) for name, key in _TIMES.items()},
+        schema_overrides={"stamp": pl.String, "stream": pl.String},
+    )
+    return frame.with_columns(pl.col("lag").fill_null(0), listed=pl.lit(True))
+
+
+def _ids(cells: Sequence[int | str | None]) -> pl.Series:
+    return pl.Series([None if cell is None else str(cell) for cell in cells], dtype=pl.String)
 
 
 _TIMES = {"draft_us": "propose_step", "target_us": "score_step", "sample_us": "speculative_sampler", "step_us": "step"}
@@ -368,13 +366,13 @@ def _adds_up(forms: Sequence[_Step], propose: Ints, accept: Ints, starts: Ints) 
     return right
 
 
-def _phased(frame: pl.DataFrame) -> pl.DataFrame:
-    """As `steps.phase_times`."""
+def _phased(frame: pl.DataFrame, drafts: Bools) -> pl.DataFrame:
+    """As `steps.phase_times`; `drafts` says which steps drafted anything."""
     frame = frame.with_columns(_micros(name, 1) for name in _TIMES)
     draft, target, sample = (pl.col(name) for name in ("draft_us", "target_us", "sample_us"))
     some = pl.any_horizontal((draft > 0), (target > 0), (sample > 0)).fill_null(False)
     return frame.with_columns(
-        draft_us=pl.when(some & ((draft > 0) | ~pl.col("_drafts"))).then(draft),
+        draft_us=pl.when(some & ((draft > 0) | ~pl.Series(drafts))).then(draft),
         target_us=pl.when(target > 0).then(target),
         sample_us=pl.when(sample > 0).then(sample),
     )
