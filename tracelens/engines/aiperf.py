@@ -126,8 +126,8 @@ class AIPerf:
                 sums.append(row | rows.place(record))
             else:
                 requests.append((record, row))
-        parsed.add(REQUEST, rows.frame(_with_acceptance(requests, parsed), _REQUEST))
-        parsed.add(RUN, rows.frame(sums, _RUN))
+        parsed.add(REQUEST, rows.frame_of(_with_acceptance(requests, parsed), _REQUEST))
+        parsed.add(RUN, rows.frame_of(sums, _RUN))
         return parsed
 
     def assemble(self, frames: Mapping[str, Sequence[pl.DataFrame]], context: Context) -> Tables:

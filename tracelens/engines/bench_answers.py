@@ -66,7 +66,7 @@ def parse(records: Sequence[JsonRecord], surface: str, keys: Sequence[str], othe
             found += [row | rows.place(record) for row in _turns(record.value)]
         except BrokenError as error:
             parsed.rejects.append(Reject(record.line, str(error), surface, record.offset))
-    parsed.add(surface, rows.frame(found, SCHEMA))
+    parsed.add(surface, rows.frame_of(found, SCHEMA))
     return parsed
 
 

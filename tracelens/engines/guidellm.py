@@ -105,7 +105,7 @@ class GuideLLM:
         for i, why in faults.items():
             row = made[i]
             parsed.rejects.append(Reject(row["line"], f"acceptance not counted: {why}", REQUEST, row["offset"]))
-        parsed.add(REQUEST, rows.frame([row | said for row, said in zip(made, found, strict=True)], _ROW))
+        parsed.add(REQUEST, rows.frame_of([row | said for row, said in zip(made, found, strict=True)], _ROW))
         return parsed
 
     def assemble(self, frames: Mapping[str, Sequence[pl.DataFrame]], context: Context) -> Tables:

@@ -106,7 +106,7 @@ class MLC:
                     found.append(_snapshot(said) | rows.place(record))
                 except BrokenError as error:
                     parsed.rejects.append(Reject(record.line, str(error), JSON, record.offset))
-        parsed.add(JSON, rows.frame(found, _SCHEMA))
+        parsed.add(JSON, rows.frame_of(found, _SCHEMA))
         return parsed
 
     def metrics(self, frame: pl.DataFrame) -> Parsed:

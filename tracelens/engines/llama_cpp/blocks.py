@@ -15,6 +15,7 @@ import polars as pl
 from tracelens.engines.base import Reject
 from tracelens.engines.llama_cpp.recover import histogram, rounds_of
 from tracelens.engines.llama_cpp.surfaces import REQUEST
+from tracelens.engines.rows import frame_of
 
 # Lines of one block stand together; other threads may write a few between them. Those with a task need no such limit.
 _NEAR = 8
@@ -68,7 +69,7 @@ def requests(events: pl.DataFrame, rejects: list[Reject]) -> pl.DataFrame:
     for writer in writers.values():
         _close(writer, rows, rejects)
     rows.sort(key=lambda row: int(row["line"]))
-    return pl.DataFrame({c: [row.get(c) for row in rows] for c in SCHEMA}, schema=SCHEMA)
+    return frame_of(rows, SCHEMA)
 
 
 def _take(writer: _Writer, event: Mapping[str, Any], rows: list[dict[str, Any]], rejects: list[Reject]) -> None:

@@ -14,6 +14,7 @@ import polars as pl
 
 from tracelens.engines.base import Reject
 from tracelens.engines.llama_cpp.surfaces import EXAMPLE
+from tracelens.engines.rows import frame_of
 
 _SCHEMA: Mapping[str, Any] = {
     "source_line": pl.Int64, "drafted": pl.Int64, "accepted": pl.Int64, "output_tokens": pl.Int64,
@@ -46,7 +47,7 @@ def requests(found: pl.DataFrame, source_id: str, rejects: list[Reject]) -> pl.D
                 rejects.append(Reject(line, "accepted <= drafted does not hold", EXAMPLE))
             else:
                 rows.append(row | {"accepted": count, "source_line": line})
-    frame = pl.DataFrame({c: [row.get(c) for row in rows] for c in _SCHEMA}, schema=_SCHEMA)
+    frame = frame_of(rows, _SCHEMA)
     timed = (pl.col("output_tokens") > 1) & (pl.col("decode_us") > 0)
     return frame.with_columns(
         surface=pl.lit(EXAMPLE),

@@ -14,6 +14,7 @@ from tracelens.engines.base import JsonRecord, Parsed, Reject
 from tracelens.engines.llama_cpp.blocks import after_first, timed
 from tracelens.engines.llama_cpp.startup import leaf
 from tracelens.engines.llama_cpp.surfaces import SLOTS, TIMINGS
+from tracelens.engines.rows import frame_of
 from tracelens.engines.units import BrokenError
 
 KEYS: tuple[bytes, ...] = (b'"predicted_ms"', b'"is_processing"')
@@ -52,7 +53,7 @@ def parse(records: Sequence[JsonRecord]) -> Parsed:
             continue
         rows[surface].append(row | at)
     for surface, schema in ((TIMINGS, _SCHEMA), (SLOTS, _SLOT_SCHEMA)):
-        parsed.add(surface, pl.DataFrame({c: [row.get(c) for row in rows[surface]] for c in schema}, schema=schema))
+        parsed.add(surface, frame_of(rows[surface], schema))
     return parsed
 
 
@@ -193,7 +194,7 @@ def requests(chunks: pl.DataFrame) -> pl.DataFrame:
     rows = [group[-1] | _rounds(group) for group in (*done, *open_.values())]
     rows.sort(key=lambda row: int(row["line"]))
     schema = {**_SCHEMA, "accepted_hist": pl.List(pl.Int64)}
-    return pl.DataFrame({c: [row.get(c) for row in rows] for c in schema}, schema=schema)
+    return frame_of(rows, schema)
 
 
 def _rounds(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

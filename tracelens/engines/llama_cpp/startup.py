@@ -7,6 +7,8 @@ from typing import Any
 
 import polars as pl
 
+from tracelens.engines.rows import frame_of
+
 _SCHEMA: Mapping[str, Any] = {
     "run_key": pl.Int64, "first_line": pl.Int64, "stamp": pl.String, "stream": pl.String, "child": pl.String,
     "engine_version": pl.String, "model": pl.String, "draft_model": pl.String, "method": pl.String,
@@ -44,7 +46,7 @@ def runs(starts: pl.DataFrame) -> tuple[pl.DataFrame, dict[tuple[int, str], int]
         _told(run, kind, line["value"])
     longest: dict[tuple[int, str], int] = {}
     done = [_finished(run, longest) for run in rows]
-    return pl.DataFrame({c: [run.get(c) for run in done] for c in _SCHEMA}, schema=_SCHEMA), longest
+    return frame_of(done, _SCHEMA), longest
 
 
 def _told(run: dict[str, Any], kind: str, value: str) -> None:

@@ -12,6 +12,7 @@ import polars as pl
 from tracelens.engines.base import Reject
 from tracelens.engines.llama_cpp.recover import positions
 from tracelens.engines.llama_cpp.surfaces import STATISTICS
+from tracelens.engines.rows import frame_of
 
 _COUNTERS = ("drafted", "accepted", "rounds", "calls", "generate_us")
 _SCHEMA: Mapping[str, Any] = {
@@ -61,7 +62,7 @@ def windows(lines: pl.DataFrame, slots: int, rejects: list[Reject]) -> pl.DataFr
         rows.append(row | _steps(row.pop("calls"), row["rounds"], alone[now["run_key"]], slots))
     for line in waiting.values():
         rejects.append(Reject(line["line"], "accepted <= drafted does not hold", STATISTICS, line["offset"]))
-    frame = pl.DataFrame({c: [row.get(c) for row in rows] for c in _SCHEMA}, schema=_SCHEMA)
+    frame = frame_of(rows, _SCHEMA)
     logged = pl.lit("logged")
     return frame.sort("source_line", maintain_order=True).with_columns(
         surface=pl.lit(STATISTICS), counts_basis=logged, rounds_basis=logged, time_basis=pl.lit("sum")

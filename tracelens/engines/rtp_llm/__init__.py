@@ -7,7 +7,6 @@ target's own token in it, except `speculative_accepted_tokens_per_pos`; here `ac
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import polars as pl
 
@@ -22,6 +21,7 @@ from tracelens.engines.base import (
     Tables,
     TraceAbout,
 )
+from tracelens.engines.rows import frame_of
 from tracelens.engines.rtp_llm import access, debug, kmonitor, log, rounds, steps, timeline
 from tracelens.engines.rtp_llm.runs import with_runs
 from tracelens.engines.rtp_llm.surfaces import SURFACES
@@ -79,8 +79,8 @@ class RtpLlmEngine:
                 except BrokenError as fault:
                     parsed.rejects.append(Reject(record.line, str(fault), steps.SURFACE, record.offset))
         for surface, rows in requests.items():
-            parsed.add(surface, _frame(rows, access.SCHEMA))
-        parsed.add(steps.SURFACE, _frame(step_rows, steps.SCHEMA))
+            parsed.add(surface, frame_of(rows, access.SCHEMA))
+        parsed.add(steps.SURFACE, frame_of(step_rows, steps.SCHEMA))
         return parsed
 
     def assemble(self, frames: Mapping[str, Sequence[pl.DataFrame]], context: Context) -> Tables:
@@ -123,10 +123,6 @@ class _Assembly:
         windows += timeline.windows(frames)
         tables.rounds, tables.windows = log.joined(rows), log.joined(windows)
         return with_runs(tables, frames.get(debug.CONFIG, ()))
-
-
-def _frame(rows: Sequence[Mapping[str, Any]], schema: Mapping[str, Any]) -> pl.DataFrame:
-    return pl.DataFrame({name: [row.get(name) for row in rows] for name in schema}, schema=schema)
 
 
 def _configured(frames: Mapping[str, Sequence[pl.DataFrame]]) -> int | None:

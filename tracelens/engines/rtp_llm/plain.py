@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-import pyarrow as pa
 from msgspec import UNSET, Meta, UnsetType
 
 from tracelens.engines.base import JsonRecord, Parsed
+from tracelens.engines.rows import frame_by_column
 from tracelens.engines.rtp_llm import access, steps
 from tracelens.engines.rtp_llm.aux_info import LONGEST_DRAFT, PER_POS, ROUNDS
 from tracelens.engines.units import INT32_MAX, finish_reason
@@ -137,7 +137,9 @@ class _Step(_Part):
 
 
 _MS = ("cost_time", "first_token_cost_time", "wait_time")
-_AUX = [name for name in _Aux.__struct_fields__ if name != PER_POS]
+_PLACE = {"line": pl.Int64} | dict.fromkeys(("stamp", "stream", "inner", "request_id", "finish_reason"), pl.String)
+_AUX = dict.fromkeys(_Aux.__struct_fields__, pl.Int64) | dict.fromkeys(_MS, pl.Float64) | {PER_POS: pl.List(pl.Int64)}
+_USAGE = dict.fromkeys(_Usage.__struct_fields__, pl.Int64)
 _NO_CONFIG, _NO_EXTRA, _NO_FIELDS, _NO_USAGE = _Config(), _Extra(), _Fields(), _Usage()
 
 
@@ -212,18 +214,13 @@ def _requests(records: Sequence[JsonRecord], forms: Sequence[_Access]) -> tuple[
     aux = _all(answers, "aux_info")
     usage = [answer.usage or _NO_USAGE for answer in answers]
     ended = cache(lambda word: finish_reason(access.label_of(word)))
-    columns = {name: (_all(aux, name), pl.Float64 if name in _MS else pl.Int64) for name in _AUX}
-    columns |= {name: (_all(usage, name), pl.Int64) for name in _Usage.__struct_fields__}
-    frame = pl.DataFrame(
-        _where(records)
-        | {"inner": _all(forms, "log_time")}
-        | {"request_id": [None if form.id == "" else str(form.id) for form in forms]}
-        | {"finish_reason": [ended(a.choices[0].finish_reason) if a.choices else None for a in answers]}
-        | {name: pl.Series(values, dtype=kind) for name, (values, kind) in columns.items()}
-        # polars makes a series of each list.
-        | {"per_pos": pl.Series(pa.array(_all(aux, PER_POS), pa.large_list(pa.int64())))},
-        schema_overrides=dict.fromkeys(("stamp", "stream", "inner", "request_id", "finish_reason"), pl.String),
-    )
+    columns = _where(records) | {
+        "inner": _all(forms, "log_time"),
+        "request_id": [None if form.id == "" else str(form.id) for form in forms],
+        "finish_reason": [ended(a.choices[0].finish_reason) if a.choices else None for a in answers],
+    }
+    columns |= {name: _all(aux, name) for name in _AUX} | {name: _all(usage, name) for name in _USAGE}
+    frame = frame_by_column(columns, _PLACE | _AUX | _USAGE)
     frame = _timed(_counted(frame.with_columns(_settings([form.request.request_json for form in forms]))))
     good = frame["_good"].to_numpy()
     return _shaped(frame.filter("_good").with_columns(error=pl.lit(False)), access.SCHEMA), good
@@ -261,7 +258,7 @@ def _settings(bodies: Sequence[_Body]) -> list[pl.Series]:
 def _counted(frame: pl.DataFrame) -> pl.DataFrame:
     """Tokens and rounds, as `aux_info.tokens_of`, `accepted_of` and `plain_counts`; `_good` where identities hold."""
     rounds, per_pos = pl.col("rounds"), pl.col("per_pos")
-    frame = frame.rename({ROUNDS: "rounds"}).with_columns(
+    frame = frame.rename({ROUNDS: "rounds", PER_POS: "per_pos"}).with_columns(
         prompt_tokens=pl.coalesce("input_len", "prompt_tokens"),
         output_tokens=pl.coalesce("output_len", "completion_tokens"),
         cached_tokens="reuse_len",

@@ -19,6 +19,7 @@ from typing import Any
 import polars as pl
 
 from tracelens.engines.base import Context, Parsed, Reject, Span, Surface, Tables
+from tracelens.engines.rows import frame_of
 from tracelens.engines.sglang.runs import leaf_of
 from tracelens.engines.units import finish_reason, integer, real
 
@@ -71,7 +72,7 @@ def parse(spans: Sequence[Span]) -> Parsed:
     rows = [row for s in spans if (row := _row(s)) is not None]
     parsed.claimed = len({r["line"] for r in rows if r["kind"] != "thread"})
     if rows:
-        parsed.add(STAGE, pl.DataFrame({c: [r.get(c) for r in rows] for c in _SPANS}, schema=_SPANS))
+        parsed.add(STAGE, frame_of(rows, _SPANS))
     return parsed
 
 

@@ -14,6 +14,7 @@ import msgspec
 import polars as pl
 
 from tracelens.engines.base import JsonRecord, Parsed, Reject
+from tracelens.engines.rows import frame_of
 from tracelens.engines.sglang import repr_text
 from tracelens.engines.units import BrokenError, counts, finish_reason, finite, text, whole
 
@@ -110,7 +111,7 @@ def _rows(entries: Iterator[tuple[JsonRecord, Mapping[str, Any]]]) -> Parsed:
             row |= {"line": entry.line, "offset": entry.offset, "stamp": entry.stamp, "stream": entry.stream}
             rows.setdefault(surface, []).append(row)
     for surface, made in rows.items():
-        parsed.add(surface, pl.DataFrame({c: [r.get(c) for r in made] for c in SCHEMA}, schema=SCHEMA))
+        parsed.add(surface, frame_of(made, SCHEMA))
     return parsed
 
 

@@ -114,7 +114,7 @@ class TensorRTLLM:
                 if record is not None:
                     timed.append((entry, record, perf.drafts(record, row)))
         for surface, listed in made.items():
-            parsed.add(surface, rows.frame(listed, _SCHEMAS[surface]))
+            parsed.add(surface, rows.frame_of(listed, _SCHEMAS[surface]))
         parsed.add(request_steps.STEPS, request_steps.frame(timed))
         return parsed
 

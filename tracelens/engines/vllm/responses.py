@@ -15,6 +15,7 @@ import msgspec
 import polars as pl
 
 from tracelens.engines.base import Context, JsonRecord, Parsed, Reject, emitted_by_round
+from tracelens.engines.rows import frame_by_column
 from tracelens.engines.units import INT32_MAX, finish_reason
 from tracelens.engines.vllm.startup import leaf
 
@@ -82,7 +83,7 @@ def parse(records: Sequence[JsonRecord]) -> Parsed:
                 columns.add({**_request(body, outer), **where})
             except BrokenError as error:
                 parsed.rejects.append(Reject(record.line, str(error), "vllm.response", record.offset))
-    parsed.add("vllm.response", pl.DataFrame(columns.rows, schema=_REQUEST_COLUMNS))
+    parsed.add("vllm.response", frame_by_column(columns.rows, _REQUEST_COLUMNS))
     return parsed
 
 
