@@ -46,24 +46,26 @@ STEP: dict[str, Any] = {
 }  # fmt: skip
 
 
-def records_of(values: Sequence[dict[str, Any]]) -> list[JsonRecord]:
-    return [JsonRecord(3 * i + 1, 10 * i, "2026-08-20" if i % 2 else None, None, v) for i, v in enumerate(values)]
+def records_of(values: Sequence[dict[str, Any]], a_line: int = 1) -> list[JsonRecord]:
+    """Some records a line, as Loki's pushes hold them."""
+    stamps = [None, "2026-08-20"]
+    return [JsonRecord(3 * (i // a_line) + 1, 10 * i, stamps[i % 2], None, v) for i, v in enumerate(values)]
 
 
 def one_by_one(records: Sequence[JsonRecord], parsed: Parsed) -> list[JsonRecord]:
     return list(records)
 
 
-def both(values: Sequence[dict[str, Any]]) -> tuple[Parsed, Parsed]:
+def both(values: Sequence[dict[str, Any]], a_line: int = 1) -> tuple[Parsed, Parsed]:
     """What is read in bulk, and one by one."""
-    records = records_of(values)
+    records = records_of(values, a_line)
     with patch.object(plain, "take", one_by_one):
         slow = ENGINE.records(records)
     return ENGINE.records(records), slow
 
 
-def check(values: Sequence[dict[str, Any]]) -> None:
-    quick, slow = both(values)
+def check(values: Sequence[dict[str, Any]], a_line: int = 1) -> None:
+    quick, slow = both(values, a_line)
     assert quick.claimed == slow.claimed
     assert quick.rejects == slow.rejects
     assert quick.frames.keys() == slow.frames.keys()
@@ -97,7 +99,8 @@ GONE = object()
 _numbers = st.integers(-3, 12) | st.integers() | st.floats() | st.sampled_from([2**31 - 1, 2**31, 2**63, 10**400, 0.5])
 _cells = st.one_of(
     st.just(GONE), st.none(), st.booleans(), _numbers, st.text(max_size=3), st.lists(st.integers(-1, 6), max_size=5),
-    st.sampled_from(["", "stop", "STOP", "x" * 200, "/a/b/", "a\nb", "é", {}, [], [{}], {"task_id": 3}]),
+    st.sampled_from(["", "stop", "STOP", "x" * 200, "/a/b/", "a\nb", "é", "\ud800", "a\ud800"]),
+    st.sampled_from([{}, [], [{}], {"task_id": 3}]),
 )  # fmt: skip
 
 
@@ -126,14 +129,16 @@ def test_the_usual_form_is_read_in_bulk(value: dict[str, Any]) -> None:
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.lists(variants(ACCESS) | variants(STEP), min_size=1, max_size=6))
-@example([ACCESS | {"event": "rpc_completed", "component_role": "prefill"}])
-@example([STEP | {"event": "rpc_completed", "latency_total_ms": 1}])
-@example([STEP | ACCESS, STEP | {"aux_info": {"iter_count": 1, "input_len": 1, "output_len": 1}}])
-@example([changed(ACCESS, ("request", "request_json", "generate_config", "temperature"), -1)])
-@example([{**ACCESS, "request": {"request_json": {"temperature": t, "top_p": t}}} for t in (0, 1, 1e6, 1e7, -0.0)])
-def test_any_records_are_read_as_one_by_one(values: list[dict[str, Any]]) -> None:
-    check(values)
+@given(st.lists(variants(ACCESS) | variants(STEP), min_size=1, max_size=6), st.sampled_from([1, 1, 2, 3]))
+@example([ACCESS | {"event": "rpc_completed", "component_role": "prefill"}], 1)
+@example([STEP | {"event": "rpc_completed", "latency_total_ms": 1}], 1)
+@example([STEP | ACCESS, STEP | {"aux_info": {"iter_count": 1, "input_len": 1, "output_len": 1}}], 1)
+@example([changed(ACCESS, ("request", "request_json", "generate_config", "temperature"), -1)], 1)
+@example([{**ACCESS, "request": {"request_json": {"temperature": t, "top_p": t}}} for t in (0, 1, 1e6, 1e7, -0.0)], 1)
+@example([STEP | {"ts_us": 3}, STEP | {"streams": [STEP["streams"][0] | {"top_p": "x"}]}, STEP | {"ts_us": 4}], 3)
+@example([changed(ACCESS, ("request", "request_json", "temperature"), "\ud800"), ACCESS], 1)
+def test_any_records_are_read_as_one_by_one(values: list[dict[str, Any]], a_line: int) -> None:
+    check(values, a_line)
 
 
 @settings(max_examples=200, deadline=None)

@@ -63,6 +63,7 @@ def staged(path: Path, folder: Path, part: int, **options: Any) -> tuple[Staged,
     """Stage a file in parts of so many records; what was staged, its rows, and what was said."""
     (file,) = discover([str(path)])[0]
     redaction, block, size = options.pop("redaction", None), options.pop("block", 12_000), options.pop("range_", None)
+    part_bytes = options.pop("part_bytes", 1 << 40)
     folder.mkdir()
     job = Job(file, IngestOptions(**options), {}, (), {}, {}, folder, redaction, 1 if size is None else 2)
     with (
@@ -71,6 +72,7 @@ def staged(path: Path, folder: Path, part: int, **options: Any) -> tuple[Staged,
         patch.object(ranges, "_STEP", 7),
         inline(),
         patch.object(parts, "PART", part),
+        patch.object(parts, "PART_BYTES", part_bytes),
         patch.object(read, "_BLOCK", block),
         patch.object(read, "BATCH", 1),
         patch.object(stream, "_HEAD", 64),
@@ -99,7 +101,7 @@ def same(lines: Sequence[str] | bytes, part: int, modified: float | None = None,
         path.write_bytes(lines if isinstance(lines, bytes) else "".join(line + "\n" for line in lines).encode())
         if modified is not None:
             os.utime(path, (modified, modified))
-        one = {name: option for name, option in options.items() if name != "range_"}
+        one = {name: option for name, option in options.items() if name not in ("range_", "part_bytes")}
         whole, rows, _ = staged(path, Path(place) / "whole", 1 << 40, **one)
         made, found, said = staged(path, Path(place) / "parts", part, **options)
     assert found == rows

@@ -143,7 +143,7 @@ def test_rows_written_piece_by_piece(pieces: list[list[int | None]]) -> None:
 def test_rows_behind_come_in_order(tmp_path: Path) -> None:
     behind = Behind()
     parts = [pa.table({"source_line": pa.array([n, n + 1], pa.int64())}) for n in range(0, 20, 2)]
-    with rows_writer(tmp_path / "a.parquet", parts[0]) as writer:
+    with rows_writer(tmp_path / "a.parquet", parts[0].schema) as writer:
         for part in parts:
             behind.write(writer, part)
         behind.wait()
@@ -199,7 +199,7 @@ def test_columns_with_values_are_zstd_and_those_without_are_not(name: str, strea
     arrays = [pa.array([cells[f.name]] * rows, f.type) if f.name in cells else pa.nulls(rows, f.type) for f in schema]
     whole = pa.Table.from_arrays(arrays, schema=schema)
     if streamed:
-        with parquet.rows_writer(tmp_path / "a.parquet", whole) as writer:
+        with parquet.rows_writer(tmp_path / "a.parquet", schema, whole) as writer:
             writer.write_table(whole)
     else:
         parquet.write_arrow(whole, tmp_path / "a.parquet")
@@ -213,10 +213,21 @@ def test_columns_with_values_are_zstd_and_those_without_are_not(name: str, strea
 
 def test_a_column_that_is_empty_at_first_keeps_what_comes(tmp_path: Path) -> None:
     first, more = (to_arrow("rounds", numbered(lines).with_columns(drafted=d)) for lines, d in (([1], None), ([2], 5)))
-    with parquet.rows_writer(tmp_path / "a.parquet", first) as writer:
+    with parquet.rows_writer(tmp_path / "a.parquet", first.schema, first) as writer:
         writer.write_table(first)
         writer.write_table(more)
     assert pq.ParquetFile(tmp_path / "a.parquet").read(columns=["drafted"])["drafted"].to_pylist() == [None, 5]
+
+
+def test_a_log_that_comes_in_parts_is_small_whatever_it_says_late(tmp_path: Path) -> None:
+    """A server without speculation may be started again with it."""
+    writers = DayWriters("windows", lambda _: tmp_path / "a.parquet", "s")
+    words = {name: pl.lit("x") for name in ("run_id", "engine", "surface", "source_id")}
+    for accepted in (None, 3):
+        frame = pl.DataFrame({"source_line": range(100)}).with_columns(accepted=accepted, **words)
+        writers.write(frame.with_columns(pl.col("accepted").cast(pl.Int64)))
+    writers.close()
+    assert set(codecs(tmp_path / "a.parquet").values()) == {"ZSTD"}
 
 
 def test_what_a_footer_says_of_a_column(tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ class Laid:
         if day not in self._writers:
             if len(self._writers) >= _MOST_DAYS:
                 raise Unproved("rows of many days")
-            self._writers[day] = rows_writer(self._path(day), rows)
+            self._writers[day] = rows_writer(self._path(day), rows.schema, rows)
         self._behind.write(self._writers[day], rows)
 
     def _path(self, day: int | None) -> Path:

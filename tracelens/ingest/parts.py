@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from tracelens.ingest.read import Reading
     from tracelens.ingest.redact import Redaction
 
-# Lines that are put together at once: some 100 MB while it is done.
+# Lines that are put together at once: some 100 MB while it is done. A line of some surfaces holds many rounds.
 PART = 40_960
+PART_BYTES = 4 << 20
 
 
 @dataclass(slots=True)
@@ -100,7 +101,7 @@ class InParts:
         for engine, assembly in self._assemblies.items():
             frames = parsed[engine].frames
             mine = {surface: frames[surface] for surface in assembly.surfaces if surface in frames}
-            if sum(frame.height for parts in mine.values() for frame in parts) < PART:
+            if not _is_part([frame for parts in mine.values() for frame in parts]):
                 continue
             written = self.written or self.begin(stream)
             for surface, parts in mine.items():
@@ -206,3 +207,7 @@ class InParts:
         self.close()
         for path in self._paths:
             path.unlink(missing_ok=True)
+
+
+def _is_part(frames: Sequence[pl.DataFrame]) -> bool:
+    return sum(f.height for f in frames) >= PART or sum(f.estimated_size() for f in frames) >= PART_BYTES

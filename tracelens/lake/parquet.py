@@ -74,22 +74,21 @@ class DayWriters:
     def write(self, frame: pl.DataFrame) -> None:
         """Write rows, as `write_table`."""
         for day, part in _by_day(frame, _days(self._name, frame)):
-            rows = to_arrow(self._name, part)
-            writer = self._open.pop(day, None) or self._opened(day, rows)
+            writer = self._open.pop(day, None) or self._opened(day)
             self._open[day] = writer
-            writer.write_table(rows, row_group_size=ROW_GROUP)
+            writer.write_table(to_arrow(self._name, part), row_group_size=ROW_GROUP)
 
     def close(self) -> None:
         """Finish all files."""
         while self._open:
             self._open.popitem()[1].close()
 
-    def _opened(self, day: date | None, rows: pa.Table) -> pq.ParquetWriter:
+    def _opened(self, day: date | None) -> pq.ParquetWriter:
         while len(self._open) >= _OPEN:
             self._open.pop(next(iter(self._open))).close()
         path = self._place(_path(self._name, day, self._stem, self._files[day]))
         self._files[day] += 1
-        return rows_writer(path, rows)
+        return rows_writer(path, table(self._name).arrow_schema())
 
 
 def _days(name: str, frame: pl.DataFrame) -> pl.Series:
@@ -210,26 +209,22 @@ def write_arrow(rows: pa.Table, path: Path) -> None:
     pq.write_table(rows, path, row_group_size=ROW_GROUP, store_schema=True, use_dictionary=not small, **codecs)
 
 
-def rows_writer(path: Path, first: pa.Table) -> pq.ParquetWriter:
+def rows_writer(path: Path, schema: pa.Schema, first: pa.Table | None = None) -> pq.ParquetWriter:
     """A writer of facts in pieces, quick rather than small; columns may be dictionaries, which readers do not see.
 
     Args:
         path: the file.
-        first: the first rows, which tell what all are like.
+        schema: of the rows.
+        first: the first rows, where all others have values in the same columns.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rising = [f.name for f in first.schema if f.name == "source_line" or pa.types.is_timestamp(f.type)]
-    coded = [f.name for f in first.schema if f.name not in rising]
-    return pq.ParquetWriter(
-        path,
-        first.schema,
-        use_dictionary=coded,
-        column_encoding=dict.fromkeys(rising, "DELTA_BINARY_PACKED"),
-        store_schema=False,
-        **_codecs(first, 1),
-    )
+    rising = [f.name for f in schema if f.name == "source_line" or pa.types.is_timestamp(f.type)]
+    coded = [f.name for f in schema if f.name not in rising]
+    codecs = {"compression": COMPRESSION, "compression_level": 1} if first is None else _codecs(first, 1)
+    encodings = dict.fromkeys(rising, "DELTA_BINARY_PACKED")
+    return pq.ParquetWriter(path, schema, use_dictionary=coded, column_encoding=encodings, store_schema=False, **codecs)
 
 
 def _codecs(rows: pa.Table, level: int) -> dict[str, Any]:

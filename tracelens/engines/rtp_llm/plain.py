@@ -6,6 +6,7 @@ means, and read every other one: an unusual form, a field that cannot be, an ide
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 from operator import attrgetter
@@ -153,7 +154,10 @@ def take(records: Sequence[JsonRecord], parsed: Parsed) -> list[JsonRecord]:
     Returns:
         The records that are left, in their order.
     """
-    requests, forms, left = _of_form(records, "log_time", _Access)
+    lines = Counter(record.line for record in records)
+    # Several records of one line (Loki's pushes) keep their order among each other where one road reads them all.
+    single = [record for record in records if lines[record.line] == 1]
+    requests, forms, left = _of_form(single, "log_time", _Access)
     if requests:
         frame, good = _requests(requests, forms)
         parsed.add(access.ACCESS, frame)
@@ -165,6 +169,8 @@ def take(records: Sequence[JsonRecord], parsed: Parsed) -> list[JsonRecord]:
         parsed.add(steps.SURFACE, frame)
         parsed.claimed += int(good.sum())
         left += _others(some, good)
+    if len(single) < len(records):
+        left += [record for record in records if lines[record.line] > 1]
     return sorted(left, key=lambda record: record.line)
 
 
@@ -172,7 +178,8 @@ def _of_form(
     records: Sequence[JsonRecord], key: str, form: type[_Form]
 ) -> tuple[list[JsonRecord], list[_Form], list[JsonRecord]]:
     """The records of a form, which has `key`; what they hold; and the other records."""
-    convert, invalid = msgspec.convert, (msgspec.ValidationError, RecursionError)
+    # A lone surrogate where a number should stand is no ValidationError.
+    convert, invalid = msgspec.convert, (msgspec.MsgspecError, ValueError, RecursionError)
     mine: list[JsonRecord] = []
     forms: list[_Form] = []
     others: list[JsonRecord] = []

@@ -8,13 +8,15 @@ before, and the clock. Lines that need others below them, of which there are few
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 import polars as pl
 
 from tracelens.engines import rows
 from tracelens.engines.base import Context, Tables
 from tracelens.engines.parted import Frames, LastOf, Lines, Runs
-from tracelens.engines.vllm import forward_times, responses, small, startup, windows
+from tracelens.engines.vllm import forward_times, small, startup, windows
+from tracelens.engines.vllm.response_rows import Responses
 from tracelens.engines.vllm.surfaces import TEXT
 
 _RESPONSE, _START, _REQUEST = "vllm.response", "vllm.start", "vllm.request_line"
@@ -22,8 +24,7 @@ _V1, _V0, _ENGINE = "vllm.v1_line", "vllm.v0_line", "vllm.engine_line"
 _STAGE, _ITERATION = "vllm.stage_times", "vllm.iteration_line"
 # One row a line, which needs no line below it.
 _AT_ONCE = frozenset({_V1, _ENGINE, _STAGE, _ITERATION, _REQUEST})
-LINES: Collection[str] = [s.name for s in (*TEXT, *small.SURFACES) if s.name != _RESPONSE]
-SURFACES: Collection[str] = [*LINES, _RESPONSE]
+SURFACES: Collection[str] = [*(s.name for s in (*TEXT, *small.SURFACES) if s.name != _RESPONSE), _RESPONSE]
 
 
 class Log:
@@ -38,6 +39,7 @@ class Log:
         self._starts = Runs()
         self._once = {s: rows.Once("process", *(["replica"] if s == _V1 else [])) for s in _AT_ONCE}
         self._waiting: dict[str, list[pl.DataFrame]] = {}
+        self._responses = Responses(resolve)
         self._near: pl.DataFrame | None = None  # the last lines that tell of an engine
         self._engines = LastOf("stream", "process", "engine")
 
@@ -45,7 +47,7 @@ class Log:
         """The next lines.
 
         Args:
-            whole: frame by surface, of `LINES`.
+            whole: frame by surface.
 
         Returns:
             Rows of the lines that need none below them, and the runs so far.
@@ -53,12 +55,14 @@ class Log:
         Raises:
             PartsError: the rows are not what they would be if the log came in one go.
         """
+        responded = whole.pop(_RESPONSE, None)
+        answered, rounds = self._responses.part(responded, beside=bool(whole))
         text, last = self._taken(whole)
         runs = self._runs()
         text = {surface: _with_run(frame, runs) for surface, frame in text.items()}
-        tables = Tables(runs=runs)
+        tables = Tables(runs=runs, rounds=rounds)
         tables.windows = self._windows(text, runs, tables)
-        tables.requests = self._requests(text)
+        tables.requests = self._requests(text) if answered is None else answered
         if _ENGINE in text:
             told = text[_ENGINE] if self._near is None else pl.concat([self._near, text[_ENGINE]], how="diagonal")
             self._near = told.filter(pl.col("line") > last - windows.NEAR_LINES)
@@ -69,7 +73,7 @@ class Log:
         """The last lines, and all that waited.
 
         Args:
-            whole: frame by surface, of `SURFACES`.
+            whole: frame by surface.
             context: of the source.
 
         Raises:
@@ -87,13 +91,8 @@ class Log:
         told = self._requests(text)
         if told is not None:
             requests.append(told)
-        if responded is not None:
-            if "in_log" in responded.columns:
-                responded = responded.sort("line", maintain_order=True)
-                own = _with_run(responded, runs)["run_key"]
-                responded = responded.with_columns(run_key=pl.when(pl.col("in_log")).then(own).fill_null(0))
-            answered, tables.rounds = responses.rows(responded, context)
-            requests.append(answered)
+        answered, tables.rounds = self._responses.rest(responded, context, partial(_with_run, runs=runs))
+        requests += [] if answered is None else [answered]
         tables.requests = pl.concat(requests, how="diagonal") if requests else None
         return tables
 

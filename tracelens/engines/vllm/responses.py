@@ -14,10 +14,9 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from tracelens.engines.base import Context, JsonRecord, Parsed, Reject, emitted_by_round
+from tracelens.engines.base import JsonRecord, Parsed, Reject, emitted_by_round
 from tracelens.engines.rows import frame_by_column
 from tracelens.engines.units import INT32_MAX, finish_reason
-from tracelens.engines.vllm.startup import leaf
 
 KEYS: tuple[bytes, ...] = (b'"speculative_decoding"', b'"generation_time_ms"', b'"num_spec_steps"')
 
@@ -50,12 +49,6 @@ _REQUEST_COLUMNS: dict[str, Any] = {
     "tpot_us": pl.Float64, "tpot_basis": pl.String, "finish_reason": pl.String, "counts_basis": pl.String,
     "start_s": pl.Float64, "step_drafted": _COUNTS, "step_accepted": _COUNTS, "step_emitted": _COUNTS,
 }  # fmt: skip
-# Columns that a round shares with its request.
-_SHARED = (
-    "run_key", "request_id", "task_type", "model", "temperature", "top_p", "num_speculative_tokens", "source_line",
-    "ts_basis",
-)  # fmt: skip
-
 Object = Mapping[str, Any]
 
 
@@ -85,47 +78,6 @@ def parse(records: Sequence[JsonRecord]) -> Parsed:
                 parsed.rejects.append(Reject(record.line, str(error), "vllm.response", record.offset))
     parsed.add("vllm.response", frame_by_column(columns.rows, _REQUEST_COLUMNS))
     return parsed
-
-
-def rows(frame: pl.DataFrame, context: Context) -> tuple[pl.DataFrame, pl.DataFrame | None]:
-    """Request rows, and their rounds in order where the response lists them."""
-    begun = pl.from_epoch((pl.col("start_s") * 1e6).round().cast(pl.Int64), time_unit="us")
-    first = pl.col("queue_us").fill_null(0) + pl.col("ttft_us")
-    out = frame.with_columns(
-        context.resolve(frame.select("stamp", "inner")),
-        model=leaf(pl.col("model")),
-        ts_start=begun,
-        e2e_us=first + pl.col("decode_us"),
-        ts_first_token=begun + pl.duration(microseconds=first),
-        request_id=pl.coalesce("request_id", pl.concat_str(pl.lit(context.source_id + "#"), "line")),
-        source_line="line",
-        surface=pl.lit("vllm.response"),
-        # What a client logged does not tell of which start it is.
-        run_key=pl.col("run_key") if "run_key" in frame.columns else pl.lit(0, pl.Int64),
-    )
-    out = out.with_columns(
-        # The stamp of a logged response is its end; a stamp of the record itself tells the arrival. A logger's clock
-        # that lags behind the arrival is no end.
-        ts_end=pl.coalesce(
-            pl.col("ts_start") + pl.duration(microseconds="e2e_us"),
-            pl.max_horizontal("ts", "ts_first_token", "ts_start"),
-        ),
-        ts_basis=pl.when(pl.col("ts_start").is_not_null()).then(pl.lit("absolute")).otherwise("ts_basis"),
-    )
-    steps = out.filter(pl.col("step_drafted").list.len() > 0)
-    rounds = None
-    if steps.height:
-        rounds = steps.select(
-            *_SHARED,
-            ts="ts_end",  # the response gives no time a step: the round's day is its request's
-            surface="surface",
-            drafted="step_drafted",
-            accepted="step_accepted",
-            emitted="step_emitted",
-            round_index=pl.int_ranges(0, pl.col("step_drafted").list.len()),
-        ).explode("drafted", "accepted", "emitted", "round_index")
-    working = ("line", "offset", "stamp", "inner", "stream", "start_s", "ts", "step_drafted", "step_accepted")
-    return out.drop(*working, "step_emitted", "in_log", strict=False), rounds
 
 
 def bodies(value: Object, outer: tuple[Object, ...] = ()) -> Iterator[tuple[Object, tuple[Object, ...]]]:
