@@ -168,9 +168,46 @@ def test_step_share_counts_the_good_rows_of_a_step() -> None:
 def test_stamps(stamps: dict[str, Any], ts: datetime | None, basis: str) -> None:
     row = only(ingest(ROUND | stamps)[0].rounds)
     assert (row.get("ts"), row["ts_basis"]) == (ts, basis)
-    # An envelope's stamp stands before an inner text, and behind an exact number.
+    # An envelope says when the record was written down: what says itself when the round was is exact.
     row = only(ingest(ROUND | stamps, stamp="2026-01-01T00:00:00Z")[0].rounds)
-    assert row["ts"] == (ts if ts is not None and not isinstance(stamps.get("ts"), str) else datetime(2026, 1, 1))
+    assert row["ts"] == (ts or datetime(2026, 1, 1))
+
+
+@pytest.mark.parametrize("ts", ["2026-04-19T10:00:10", "2026-04-19 10:00", "2026-13-19T10:00:10Z", "soon Z"])
+def test_an_envelope_stands_before_a_text_that_names_no_zone_or_no_time(ts: str) -> None:
+    row = only(ingest(ROUND | {"ts": ts}, stamp="2026-01-01T00:00:00Z")[0].rounds)
+    assert row["ts"] == datetime(2026, 1, 1)
+
+
+def test_an_envelope_does_not_draw_out_a_window() -> None:
+    """Both of its ends are told by the record."""
+    told = {"ts_start": "2026-11-10T02:00:05Z", "ts_end": "2026-11-10T02:00:15Z"}
+    row = only(ingest(WINDOW | told, stamp="2026-11-25T09:00:00Z")[0].windows)
+    assert (row["ts_start"], row["ts_end"]) == (datetime(2026, 11, 10, 2, 0, 5), datetime(2026, 11, 10, 2, 0, 15))
+
+
+@pytest.mark.parametrize("named", ["run_id", None])
+def test_rows_that_name_no_engine_have_that_of_their_run(named: str | None) -> None:
+    a, b = ({"record": "run", "engine": f"E{n}"} | ({named: n} if named else {}) for n in ("a", "b"))
+    plain = {k: v for k, v in ROUND.items() if k != "engine"}
+    tables, _ = ingest(plain, a, plain, plain | {"engine": "own"}, plain | {"run_id": "x"}, b, plain)
+    assert tables.rounds is not None
+    assert tables.rounds["engine"].to_list() == ["generic", "ea", "own", "generic", "eb"]
+    if named:
+        tables, _ = ingest(
+            a, b, plain | {"run_id": "a"}, {"record": "run", "run_id": "c"}, plain | {"run_id": "c"}, plain
+        )
+        assert tables.rounds is not None
+        assert tables.rounds["engine"].to_list() == ["ea", "generic", "generic"]
+        assert tables.runs is not None
+        assert tables.runs["engine"].to_list() == ["ea", "eb", "generic"]
+
+
+def test_one_record_of_a_run_speaks_for_all_rows() -> None:
+    plain = {k: v for k, v in ROUND.items() if k != "engine"}
+    tables, _ = ingest(plain, plain, {"record": "run", "run_id": "a", "engine": "Acme"})
+    assert tables.rounds is not None
+    assert tables.rounds["engine"].to_list() == ["acme", "acme"]
 
 
 @pytest.mark.parametrize(

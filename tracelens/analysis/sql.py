@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tracelens.analysis.asked import encodable
 from tracelens.analysis.selection import steady
 from tracelens.errors import InputError
+from tracelens.lake import progress
 from tracelens.resources import room
 
 if TYPE_CHECKING:
@@ -118,7 +119,21 @@ def _opened(lake: Path, sql: str) -> duckdb.DuckDBPyConnection:
 
     con = connect(lake, keep=True, grouped=False)
     define_grouping(con, sql)
+    if _counts_rows(sql) and con.execute(_ROLLED).fetchone() == (True,):
+        progress.notice(
+            "rounds of old days are rolled up: a row stands for `weight` of them; sum(drafted * weight) counts all"
+        )
     return con
+
+
+# Rolled-up files are named so (`lake.shared`).
+_ROLLED = "select len(list_filter(getvariable('lake_files')['rounds'], lambda f: f like '%/rolled-%')) > 0"
+
+
+def _counts_rows(sql: str) -> bool:
+    """Whether the rounds in it are counted, as it seems, a row each."""
+    words = set(re.findall(r"\w+", sql.lower()))
+    return bool(words & {"rounds", "facts"}) and not words & {"weight", "strata"}
 
 
 def _bound(con: duckdb.DuckDBPyConnection, sql: str, run: Callable[[duckdb.Statement], Answer]) -> Answer:

@@ -88,7 +88,7 @@ COMMANDS = {
     "query": Command(
         "tracelens.cli.query:query",
         "A named query, or SQL over the views of the lake.",
-        'tracelens query "SELECT task_type, sum(accepted) / sum(drafted) AS alpha FROM facts GROUP BY ALL" --json',
+        'tracelens query "SELECT task_type, sum(drafted * weight) AS drafted FROM facts GROUP BY ALL" --json',
     ),
     "schema": Command(
         "tracelens.cli.schema:schema",

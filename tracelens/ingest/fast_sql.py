@@ -106,7 +106,7 @@ def _typed(
     """One expression a canonical column, as the generic reader would read it; `null::TYPE` where no key can fill it."""
     own = {
         "run_id": _run(naming, types, values),
-        "engine": _engine(types),
+        "engine": _engine(naming, types, values),
         "surface": f"'generic.{kind.removesuffix('s')}'",
         "source_id": "$source_id",
         "source_line": "source_line",
@@ -153,8 +153,9 @@ def names_in(sql: str) -> set[str]:
     return set(re.findall(r"[a-z_][a-z0-9_]*", sql))
 
 
-def _engine(types: Mapping[str, str]) -> str:
-    return "lower(coalesce(engine, 'generic'))" if "engine" in types else "'generic'"
+def _engine(naming: Naming, types: Mapping[str, str], values: dict[str, Any]) -> str:
+    values["engine"] = naming.engine or "generic"
+    return "lower(coalesce(engine, $engine))" if "engine" in types else "$engine"
 
 
 def _run(naming: Naming, types: Mapping[str, str], values: dict[str, Any]) -> str:
@@ -168,9 +169,9 @@ def _run(naming: Naming, types: Mapping[str, str], values: dict[str, Any]) -> st
     cases = ""
     for number, (engine, run) in enumerate(naming.adopt.items()):
         values |= {f"engine_{number}": engine, f"adopted_{number}": run}
-        cases += f" when {_engine(types)} = $engine_{number} then $adopted_{number}"
+        cases += f" when {_engine(naming, types, values)} = $engine_{number} then $adopted_{number}"
     values["folder"] = naming.folder_key[:8]
-    named = f"{_engine(types)} || '-' || $folder"
+    named = f"{_engine(naming, types, values)} || '-' || $folder"
     named = f"case{cases} else {named} end" if cases else named
     return f"coalesce(run_id, {named})" if "run_id" in types else named
 

@@ -145,7 +145,7 @@ class Laid:
     def _own(self, columns: Mapping[str, Any], lines: Places) -> dict[str, Any]:
         """Columns of the pipeline, and those that are not as the record has them."""
         naming = self._naming
-        engine = columns.get("engine", Same("generic"))
+        engine = columns.get("engine", Same(self._naming.engine or "generic"))
         engine = _mapped(engine, str.lower)
         run = columns.get("run_id")
         if naming.run or run is None:

@@ -41,7 +41,7 @@ SETTABLE = (
 class Naming:
     """How the runs of a source are named.
 
-    `governs` is the run whose record speaks for all rows of the source that name none.
+    `governs` is the run whose record speaks for all rows of the source that name none, `engine` what it says is theirs.
     """
 
     source_id: str
@@ -50,6 +50,7 @@ class Naming:
     role: str | None
     adopt: Mapping[str, str]
     governs: str | None = None
+    engine: str | None = None
 
     def before_start(self, engine: str) -> str:
         """The run of what was logged before any start: siblings of one folder and engine share it."""

@@ -179,7 +179,7 @@ def _walked(
     def naming() -> Naming:
         if plan.table == "rounds":
             _with_step(others)
-        return _governed(naming_of(job, found.sha256), others)
+        return _governed(naming_of(job, found.sha256), others, shape, all_alike=True)
 
     given = (job.columns, naming, job.staging, take, job.redaction)
     if processes > 1:
@@ -241,7 +241,7 @@ def _sifted(job: Job, shape: fast.Shape, engines: Sequence[Engine], labels: Labe
             return out
         naming = naming_of(job, found.sha256)
         with_step = _with_step(others) and shape.table == "rounds"
-        naming = _governed(naming, others)
+        naming = _governed(naming, others, shape)
         written = fast.write(
             job.file, shape, found, job.columns, naming, job.staging, sifted,
             counted=with_step, redaction=job.redaction,
@@ -254,8 +254,14 @@ def _sifted(job: Job, shape: fast.Shape, engines: Sequence[Engine], labels: Labe
     return out
 
 
-def _governed(naming: Naming, others: Reading) -> Naming:
+def _governed(naming: Naming, others: Reading, shape: fast.Shape, *, all_alike: bool = False) -> Naming:
     """The naming of rows by the fast road: a run record speaks for the rows of its file that name no run.
+
+    Args:
+        naming: as the job says.
+        others: what was read line by line, with the records of runs.
+        shape: of the rows.
+        all_alike: every row has the keys of the first ones.
 
     Raises:
         Unproved: several of them, so that the place of a row tells which; or one that has no name of its own.
@@ -263,9 +269,16 @@ def _governed(naming: Naming, others: Reading) -> Naming:
     import polars as pl
 
     starts = others.parsed["generic"].frames.get("generic.run", ())
-    if naming.run or not starts:
+    if not starts:
         return naming
     runs = pl.concat(starts, how="diagonal_relaxed")
+    told = runs["engine"].drop_nulls().str.to_lowercase()
+    if len(told) and not (all_alike and "engine" in shape.keys):
+        if runs.height > 1 or "run_id" in shape.keys:
+            raise fast.Unproved("rows of the engine that the record of their run names")
+        naming = replace(naming, engine=told[0])
+    if naming.run:
+        return naming
     name = runs["run_id"][0] if "run_id" in runs.columns else None
     if runs.height > 1 or name is None:
         raise fast.Unproved("rows of the run that a record above them starts")

@@ -60,6 +60,10 @@ def _surface(name: str) -> str:
     return f"generic.{name.removesuffix('s')}"
 
 
+_NO_STAMP = pl.lit(None, pl.String).alias("stamp")
+_ZONED = r"\d(?: ?[zZ]| ?[+-]\d\d:?\d\d)$"
+
+
 class GenericEngine:
     """Canonical JSON lines of any engine."""
 
@@ -149,6 +153,10 @@ class GenericEngine:
                 if rows is not None:
                     setattr(tables, name, _governed(rows, tables.runs))
             tables.runs = tables.runs.drop("line")
+        for name in (*FACTS, "runs"):
+            rows = getattr(tables, name)
+            if rows is not None:
+                setattr(tables, name, rows.with_columns(pl.col("engine").fill_null("generic")))
         return tables
 
 
@@ -162,7 +170,7 @@ def _finish(name: str, frame: pl.DataFrame, context: Context, rejects: list[Reje
     frame = frame.filter(pl.col("@fault").is_null())
     if frame.is_empty():
         return None
-    frame = frame.with_columns(pl.col("engine").str.to_lowercase().fill_null("generic"))
+    frame = frame.with_columns(pl.col("engine").str.to_lowercase())
     frame = frame.with_columns(pl.sql_expr(how).alias(column) for column, how in DERIVED.get(name, {}).items())
     if name == "runs":
         own = [pl.int_range(1, pl.len() + 1, dtype=pl.Int64).alias("run_key"), pl.col("line")]
@@ -183,7 +191,25 @@ def _governed(rows: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
     # A run with a name is told by it; one without is named where its start is.
     unnamed = pl.col("run_id").is_null() & pl.col("_name").is_null()
     key = pl.when(unnamed).then("run_key").fill_null(0)
-    return found.with_columns(run_key=key, run_id=pl.coalesce("run_id", "_name")).drop("_above", "_name", strict=False)
+    found = found.with_columns(run_key=key, run_id=pl.coalesce("run_id", "_name")).drop("_above", "_name", strict=False)
+    return _of_engine(found, runs)
+
+
+def _of_engine(rows: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
+    """Rows that name no engine have that of their run's record."""
+    if not rows["engine"].has_nulls() or runs["engine"].null_count() == runs.height:
+        return rows
+    told = runs.filter(pl.col("engine").is_not_null())
+    by_key = told.select("run_key", _by_key="engine")
+    rows = rows.join(by_key, on="run_key", how="left", maintain_order="left")
+    names = (
+        told.select("run_id", _by_name="engine")
+        if "run_id" in told.columns
+        else told.clear().select(run_id=pl.lit(None, pl.String), _by_name="engine")
+    )
+    by_name = names.drop_nulls("run_id").unique("run_id", keep="first", maintain_order=True)
+    rows = rows.join(by_name, on="run_id", how="left", maintain_order="left")
+    return rows.with_columns(engine=pl.coalesce("engine", "_by_name", "_by_key")).drop("_by_name", "_by_key")
 
 
 def _stamped(name: str, frame: pl.DataFrame, context: Context) -> pl.DataFrame:
@@ -191,11 +217,11 @@ def _stamped(name: str, frame: pl.DataFrame, context: Context) -> pl.DataFrame:
     main = DAY_OF.get(name)
     fault: pl.Expr = pl.lit(None, pl.String)
     for column in dict.fromkeys(c for c, _ in stamp_columns(name).values()):
-        outer = pl.col("stamp") if column == main else pl.lit(None, pl.String)
-        found = context.resolve(frame.select(outer.alias("stamp"), pl.col(f"{column}@text").alias("inner")))
+        stamps = frame.select(_outer(frame, column, context) if column == main else _NO_STAMP, inner=f"{column}@text")
+        found = context.resolve(stamps)
         frame = frame.with_columns(found["ts"].alias("@ts"), found["ts_basis"].alias("@basis"))
         if column == main:
-            # A number of the record's own is exact; a text stamp stands behind the envelope's (SCHEMA.md, Time).
+            # A number of the record's own is exact.
             given = pl.when(pl.col(column).is_not_null()).then(pl.lit("absolute"))
             basis = given.when(pl.col("@ts").is_null() & pl.col(f"{column}@relative")).then(pl.lit("relative"))
             frame = frame.with_columns(basis.otherwise(pl.col("@basis")).alias("ts_basis"))
@@ -203,6 +229,19 @@ def _stamped(name: str, frame: pl.DataFrame, context: Context) -> pl.DataFrame:
         no_time = pl.col(f"{column}@text").is_not_null() & pl.col(column).is_null()
         fault = pl.coalesce(fault, pl.when(no_time).then(pl.lit(f"{column}: not a time")))
     return frame.with_columns(fault.alias("@no_time"))
+
+
+def _outer(frame: pl.DataFrame, column: str, context: Context) -> pl.Series:
+    """The envelopes' stamps, which win over texts that don't name their zone (SCHEMA.md, Time).
+
+    A text that does says when the round was, as a number does, and the envelope only when somebody wrote it down.
+    """
+    texts = frame.select(_NO_STAMP, inner=f"{column}@text")
+    zoned = texts["inner"].str.contains(_ZONED).fill_null(False)
+    if not zoned.any() or frame["stamp"].null_count() == frame.height:
+        return frame["stamp"]
+    own = zoned & context.resolve(texts)["ts"].is_not_null()
+    return frame.select(pl.when(~own).then("stamp").alias("stamp")).to_series()
 
 
 def _given(name: str, frame: pl.DataFrame) -> list[str]:

@@ -118,8 +118,9 @@ def times_of(aux: Mapping[str, Any], output_tokens: int | None) -> Row:
     Raises:
         BrokenError: a field is no number.
     """
-    total = _milliseconds(aux, "cost_time")
-    first = _milliseconds(aux, "first_token_cost_time")
+    # No request takes no time: 0 is what was never set.
+    total = _milliseconds(aux, "cost_time") or None
+    first = _milliseconds(aux, "first_token_cost_time") or None
     if total is not None and first is not None and total < first:
         total = None  # wrapped once more, to a positive value
     decode = total - first if total is not None and first is not None else None

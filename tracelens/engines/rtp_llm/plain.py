@@ -299,6 +299,7 @@ def _counted(frame: pl.DataFrame) -> pl.DataFrame:
 def _timed(frame: pl.DataFrame) -> pl.DataFrame:
     """TTFT, end to end, queue, decode time and TPOT, as `aux_info.times_of`."""
     total, first, wait = (_micros(name, 1000) for name in _MS)
+    total, first = (pl.when(time > 0).then(time) for time in (total, first))
     frame = frame.with_columns(ttft_us=first, e2e_us=pl.when(total < first).then(None).otherwise(total), queue_us=wait)
     frame = frame.with_columns(decode_us=pl.col("e2e_us") - pl.col("ttft_us"))
     several = pl.col("output_tokens") > 1
