@@ -125,6 +125,23 @@ def test_without_steps_tpot_decides(tmp_path: Path) -> None:
     assert found.break_even_alpha is not None  # from the cost that TPOT and the tokens of a round imply
 
 
+def test_requests_that_log_their_tpot_and_no_rounds_are_requests(tmp_path: Path) -> None:
+    """RTP-LLM before August 2026, say: the sample is the requests whose TPOT is compared."""
+    rng = np.random.default_rng(4)
+    requests = [
+        {"run_id": name, "ts_end": DAY, "request_id": f"{name}-{task}-{i}", "task_type": task, "output_tokens": 101,
+         "decode_us": 100 * (micros + int(rng.integers(-300, 300))), "model": "m"}
+        for task, several in (("many", 40), ("few", 8))
+        for name, micros in (("spec", 6_000), ("off", 10_000))
+        for i in range(several)
+    ]  # fmt: skip
+    for row in requests:
+        row |= {"tpot_us": row["decode_us"] / 100, "tpot_basis": "derived"}
+    strata = by_task(gate(write_lake(tmp_path, runs=RUNS, requests=requests), Question()))
+    assert (strata["many"].decision, strata["many"].requests) == ("GO", 40)
+    assert (strata["few"].decision, strata["few"].reasons[0]) == ("INCONCLUSIVE", "8 requests, fewer than 30")
+
+
 def test_a_class_that_makes_the_others_pay(tmp_path: Path) -> None:
     """Two classes share every step, 4 verified positions each: one commits 3.5 tokens, the other 1."""
     one = speculating("good", 0.9, step="s")

@@ -186,7 +186,7 @@ def _stratum(session: Session, key: Key, options: GateOptions) -> GateStratum:
         off_gain_ms=off_ms,
         off_gain_share=off_share,
         step_gain=batches.get("step_gain"),
-        requests=figures.get("requests"),
+        requests=_requests(figures, time),
         n_eff=figures.get("n_eff"),
         num_speculative_tokens=figures.get("num_speculative_tokens"),
         control_runs=figures.get("control_runs"),
@@ -230,7 +230,7 @@ def _decide(figures: Mapping[str, Any], time: _Time, options: GateOptions) -> De
     else:
         noise = figures.get("control_spread")
         pays = by_interval(time.value, time.low, time.high, margin=options.margin, noise=noise)
-    few = by_sample(figures.get("requests"), figures.get("n_eff"), least=options.min_requests)
+    few = by_sample(_requests(figures, time), figures.get("n_eff"), least=options.min_requests)
     if few is not None:
         # Too few requests decide nothing, whatever their interval says.
         return Decision(INCONCLUSIVE, (*few.reasons, *pays.reasons))
@@ -239,6 +239,14 @@ def _decide(figures: Mapping[str, Any], time: _Time, options: GateOptions) -> De
         near = (figures.get(f"near_k_round_share{end}") for end in ("", "_low", "_high"))
         checks.append(by_near_k(*near, most=options.max_near_k))
     return worst(checks)
+
+
+def _requests(figures: Mapping[str, Any], time: _Time) -> int | None:
+    """Requests whose rounds are counted; where none are, and TPOT decides, those whose TPOT is logged one by one."""
+    counted: int | None = figures.get("requests")
+    if counted is None and time.basis == "tpot" and time.low is not None:
+        return figures.get("tpot_requests")
+    return counted
 
 
 def _off(batches: Mapping[str, Any], priced: Priced) -> tuple[float | None, float | None]:
