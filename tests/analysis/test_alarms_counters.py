@@ -140,6 +140,31 @@ def test_windows_and_rounds_ingested_twice(tmp_path: Path) -> None:
     assert "ingested_twice" not in said(write_lake(tmp_path / "rotated", rounds=rotated, sources=ledger))
 
 
+def test_records_that_one_source_holds_twice(tmp_path: Path) -> None:
+    """A shipper sent its last lines again, or two logs were put together."""
+    requests = [{**row, "source_line": i} for i, row in enumerate(timed_requests(source_id="a"))]
+    again = [{**row, "source_line": 1000 + i} for i, row in enumerate(requests[:30])]
+    found = said(write_lake(tmp_path / "q", requests=requests + again, sources=told("a", requests=70)))
+    assert found["written_twice"].evidence == {"twice": 30, "of": 40}
+    assert "a.log" in found["written_twice"].text
+    logged = [{**row, "source_id": "a"} for row in rounds(drawn(0.6, 1000))]
+    ledger = told("a", rounds=1000)
+    found = said(write_lake(tmp_path / "r", rounds=logged + logged[:500], sources=ledger))
+    assert found["written_twice"].evidence["of"] == 40
+    assert found["written_twice"].evidence["twice"] >= 20
+    assert "written_twice" not in said(write_lake(tmp_path / "once", rounds=logged, requests=requests, sources=ledger))
+
+
+def test_ids_that_are_used_again_are_not_written_twice(tmp_path: Path) -> None:
+    later = dt.timedelta(hours=1)
+    requests = timed_requests(source_id="a")
+    other = [{**row, "ts_end": row["ts_end"] + later} for row in requests]
+    assert "written_twice" not in said(write_lake(tmp_path / "q", requests=requests + other))
+    logged = [{**row, "source_id": "a"} for row in rounds(drawn(0.6, 1000))]
+    anew = [{**row, "ts": row["ts"] + later} for row in logged]
+    assert "written_twice" not in said(write_lake(tmp_path / "r", rounds=logged + anew, sources=told("a", rounds=2000)))
+
+
 def test_alarms_speak_of_the_selection(tmp_path: Path) -> None:
     good = rounds(drawn(0.6, 500), run_id="good")
     bad = [{**row, "request_id": f"z-{row['request_id']}"} for row in rounds(np.zeros(200), run_id="bad")]

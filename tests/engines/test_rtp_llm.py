@@ -276,6 +276,19 @@ def test_nothing_of_the_user_is_kept() -> None:
     assert "zebra" not in f"{only(tables.requests)} {rejects}"
 
 
+@pytest.mark.parametrize(("gone", "lost"), [("id", {"request_id"}), ("log_time", {"ts_end"})])
+def test_a_record_without_its_id_or_stamp_is_one(gone: str, lost: set[str]) -> None:
+    """What a pipeline took away is missed, and the rest of the record is good."""
+    record = access()
+    whole = only(ingest(record)[0].requests)
+    del record[gone]
+    tables, rejects = ingest(record)
+    row = only(tables.requests)
+    assert not rejects
+    assert {c for c in whole if row.get(c) != whole[c]} <= lost | {"ts_basis"}
+    assert row["accepted"] == whole["accepted"]
+
+
 values = st.one_of(
     st.none(), st.booleans(), st.integers(), st.integers(0, 20), st.floats(), st.text(max_size=4),
     st.lists(st.integers(-2, 9), max_size=5), st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),

@@ -84,8 +84,9 @@ def _rolled_up(con: duckdb.DuckDBPyConnection, total: Stratum) -> list[Warning]:
     found = rows(
         con,
         "select max(date)::varchar as day, rolled / every as share from (select max(date) filter (rolled_requests is"
-        " not null) as date, sum(weight) filter (rolled_requests is not null) as rolled, sum(weight) as every"
-        " from strata where grain = 'round' and coalesce(rounds, plain_steps) is not null) group by all",
+        " not null) as date, sum(n) filter (rolled_requests is not null) as rolled, sum(n) as every"
+        " from (select *, weight * (coalesce(rounds, 0) + coalesce(plain_steps, 0)) as n from strata) where n > 0)"
+        " group by all",
     )[0]
     text = (
         f"{_share(found['share'])} of the rounds (days up to {found['day']}) are rolled up by the minute: counts, sums "

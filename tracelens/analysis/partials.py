@@ -30,7 +30,7 @@ _KEYS = {"held": {"grain_order"}, "round_shapes": {"bucket", "drafted", "accepte
 # What is no sum.
 _OTHERWISE = {
     "k_min": "min", "k_max": "max", "fixed_share": "max", "until": "max", "low": "min", "high": "max", "source": "min",
-    "other": "max", "rolled_longest": "max",
+    "other": "max", "rolled_longest": "max", "last_index": "max",
 }  # fmt: skip
 _NUMBERS = ("INTEGER", "BIGINT", "HUGEINT", "UBIGINT", "DOUBLE", "DECIMAL")
 

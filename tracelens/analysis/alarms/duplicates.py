@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracelens.analysis.alarms.chosen import rows
+from tracelens.analysis.alarms.chosen import count, rows
 from tracelens.analysis.alarms.looked_at import COPIES_ABOVE
 from tracelens.analysis.results import Warning
+from tracelens.lake.connection import kept
 
 if TYPE_CHECKING:
     import duckdb
@@ -83,6 +84,42 @@ from met
 """
 
 
+# One source that holds its records twice: a shipper that sent again what it had sent, logs put together. Ids that
+# stand twice are few (`met_again`), and so are requests with more rounds than their numbers say.
+_REQUESTS_AGAIN = """
+with met as (
+  select r.engine, r.surface, r.source_id, r.key, count(*) as records,
+         count(distinct (ts_start, ts_end, output_tokens, rounds, drafted, accepted, decode_us, e2e_us)) as forms
+  from chosen_requests r join met_again m on m.engine = r.engine and m.join_key = r.key
+  where named and coalesce(ts_end, ts_start) is not null
+  group by all
+)
+select 'requests' as kind, count(*) filter (records > forms) as twice,
+       (select count(distinct (engine, surface, key)) from chosen_requests) as records,
+       mode(source_id) filter (records > forms) as source
+from met
+"""
+
+_ROUNDS_AGAIN = """
+with sampled as (
+  select engine, surface, run_id, request_id, source_id, sum(n) as n, max(last_index) as last_index
+  from round_samples where for_copies group by all
+), many as (
+  select * from sampled where n > last_index + 1
+), met as (
+  select r.engine, r.surface, r.run_id, r.request_id, r.source_id, count(*) as n,
+         count(distinct (round_index, ts, drafted, accepted, emitted, step_us)) as forms
+  from rounds r semi join many using (engine, surface, run_id, request_id, source_id)
+  where round_index is not null group by all
+)
+select 'requests with rounds' as kind, count(*) filter (n > forms) as twice,
+       (select count(*) from sampled) as records, mode(source_id) filter (n > forms) as source
+from met
+"""
+# More rounds are not gone through once more for it.
+_LOOKED_THROUGH = 5_000_000
+
+
 _COPIES = """
 select c.source_id, any_value(s.name) as name, any_value(o.name) as other,
        sum(c.last_line - c.first_line + 1)::bigint as lines
@@ -103,7 +140,7 @@ group by c.source_id, c.other_id order by windows desc, name, other
 
 def alarms(con: duckdb.DuckDBPyConnection) -> list[Warning]:
     """Records of one surface that two sources hold alike: those that count once, and those that count twice."""
-    return [*_counted_once(con), *_continued(con), *_counted_twice(con)]
+    return [*_counted_once(con), *_continued(con), *_counted_twice(con), *_written_twice(con)]
 
 
 def _counted_once(con: duckdb.DuckDBPyConnection) -> list[Warning]:
@@ -161,3 +198,25 @@ def _counted_twice(con: duckdb.DuckDBPyConnection) -> list[Warning]:
     )
     evidence = {"twice": worst["twice"], "of": worst["records"]}
     return [Warning("ingested_twice", text, evidence)]
+
+
+def _written_twice(con: duckdb.DuckDBPyConnection) -> list[Warning]:
+    """Records that one source holds more than once."""
+    rounds = count(con, "select coalesce(sum(records), 0)::bigint from held where grain = 'round'")
+    in_parts = "round_samples" in kept(con)  # of a lake that this machine does not go through
+    found = [
+        *rows(con, _REQUESTS_AGAIN),
+        *(rows(con, _ROUNDS_AGAIN) if 0 < rounds <= _LOOKED_THROUGH and not in_parts else []),
+    ]
+    found = [f for f in found if f["twice"] >= LEAST_RECORDS and f["twice"] >= LEAST_SHARE * f["records"]]
+    if not found:
+        return []
+    worst = max(found, key=lambda f: f["twice"])
+    named = rows(con, "select name from sources where source_id = $1", [worst["source"]])
+    name = next((str(row["name"]) for row in named if row["name"]), "one source")
+    text = (
+        f"{worst['twice']:,} {worst['kind']} stand more than once in one source ({name}), with the same counts at the"
+        " same time, and count as often: a shipper sent them again, or logs were put together; take the repeats out of"
+        " it and read it anew: tracelens ingest --replace"
+    )
+    return [Warning("written_twice", text, {"twice": worst["twice"], "of": worst["records"]})]

@@ -42,7 +42,7 @@ with rate as (
   from held where grain = 'round'
 )
 select engine, surface, run_id, request_id, source_id, count(*) as n, sum(drafted) as d, sum(accepted) as a,
-       min(ts) as low, max(ts) as high, sum(step_us) as spent,
+       min(ts) as low, max(ts) as high, sum(step_us) as spent, max(round_index) as last_index,
        bool_or(hash(request_id) % of_copies = 0) as for_copies, bool_or(hash(request_id) % of_clocks = 0) as for_clocks
 from rounds, rate
 where {{chosen}} and request_id is not null and rolled_requests is null

@@ -76,8 +76,10 @@ def surface_of(value: Mapping[str, Any]) -> str | None:
     """Which kind of request record this is, or None."""
     if value.get("event") == "rpc_completed" and ("component_role" in value or "latency_total_ms" in value):
         return DASH
-    if {"request", "response", "id", "log_time"} <= value.keys():
+    if {"request", "response"} <= value.keys():
         response = _dict(value["response"])
+        if not {"id", "log_time"} <= value.keys() and not isinstance(response.get("responses"), list | str):
+            return None
         arrival = response.get("responses") == [] and response.get("exception") is None
         return QUERY if arrival else ACCESS
     aux = value.get("aux_info")
@@ -112,9 +114,9 @@ def rows_of(surface: str, record: JsonRecord) -> Iterator[Row | BrokenError]:
 
 def _access(surface: str, base: Row, value: Mapping[str, Any]) -> Iterator[Row | BrokenError]:
     """An access or query line (rtp-llm.md 2.1)."""
-    request_id = value["id"]
+    request_id = value.get("id")
     named = None if request_id in (None, "") else text(request_id, "id", is_id=True)
-    stamp = value["log_time"]
+    stamp = value.get("log_time")
     base = base | {"inner": stamp if isinstance(stamp, str) else None, "request_id": named}
     # The C++ api_server writes the request body and every response as JSON text inside the JSON.
     base |= settings(_dict(_decoded(_dict(value["request"]).get("request_json"))))

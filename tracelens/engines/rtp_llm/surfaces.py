@@ -10,13 +10,14 @@ from tracelens.engines.rtp_llm import timeline
 _SETTINGS = ("temperature", "top_p", "task_type", "model")
 _REQUEST = ("ttft", "tpot", "e2e")
 _COUNTS = ("draft_accept_ratio", "token_accept_prob", "hazard", "rollback_len", "near_k_round_share")
+_REQUEST_COUNTS = (*_COUNTS, "near_k_request_share", "tau_committed")
 
 SURFACES: Sequence[Surface] = (
     Surface(
         "rtp.access",
         "access log (access*.log): one line a finished request",
         "all; accepted tokens since 2026-08-20 (4b8d39cd5)",
-        (*_COUNTS, *_REQUEST, *_SETTINGS),
+        (*_REQUEST_COUNTS, *_REQUEST, *_SETTINGS),
         "on by default; keep generate_config.aux_info true; private_request and batch endpoints are not logged",
     ),
     Surface(
@@ -30,14 +31,14 @@ SURFACES: Sequence[Surface] = (
         "rtp.dash_sc",
         "gRPC access log (dash_sc_grpc_access*.log)",
         "main since 2026-07-29 (137d87a1b); accepted tokens since 2026-08-20",
-        (*_COUNTS, *_REQUEST, "temperature", "top_p", "model"),
+        (*_REQUEST_COUNTS, *_REQUEST, "temperature", "top_p", "model"),
         "on by default with the dash_sc front end",
     ),
     Surface(
         "rtp.aux_info",
         "a saved response with its aux_info",
         "all; accepted tokens since 2026-08-20 (4b8d39cd5)",
-        (*_COUNTS, *_REQUEST),
+        (*_REQUEST_COUNTS, *_REQUEST),
         "generate_config.aux_info: true, and save the response",
     ),
     Surface(
