@@ -67,8 +67,11 @@ def write_text(summary: Summary, gaps: Sequence[Missing], lake: Path, out: TextI
         out.write(f"  {surface:<22} {n:>12,} {noun(n, 'record')}\n")
     if summary.rejects:
         out.write(f"{many(summary.rejects, 'record')} refused (kept in the table rejects):\n")
-        for reason, n in list(summary.reasons.items())[:5]:
+        reasons = list(summary.reasons.items())
+        for reason, n in reasons[:5]:
             out.write(f"  {n:>8,} x {visible(reason)}\n")
+        if len(reasons) > 5:
+            out.write(f"  {sum(n for _, n in reasons[5:]):>8,} x {many(len(reasons) - 5, 'other reason')}\n")
         for example in summary.examples[:3]:
             out.write(f"           e.g. {visible(example)}\n")
     for name, what in summary.faults[:10]:
