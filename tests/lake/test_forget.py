@@ -161,6 +161,11 @@ def test_names_that_are_not_one_source(lake: Path, tmp_path: Path) -> None:
         forget_named(lake, ["3.jsonl"])
     with pytest.raises(InputError, match="`tracelens query sources` lists them"):
         forget_named(lake, ["quite another"])
+    with pytest.raises(InputError) as error:
+        forget_named(lake, ["x1", "0.jsonl", *(f"y{n}" for n in range(10))])
+    told = str(error.value).splitlines()
+    assert [line.split()[2] for line in told[:-1]] == ["x1", *(f"y{n}" for n in range(9))]
+    assert told[-1] == "and 1 more"
     assert rows(lake) == before
     with pytest.raises(InputError, match="no lake at"):
         forget_named(tmp_path / "elsewhere", ["0.jsonl"])

@@ -70,6 +70,7 @@ class Forgotten:
     unsure: tuple[str, ...] = ()
 
 
+_TOLD = 10  # names that a lake does not know
 _Row = dict[str, Any]
 # From the ledger's rows and the files that are gone (None: nobody can tell) to what goes.
 _Choice = Callable[[Sequence[_Row], "frozenset[str] | None"], missing.Missing]
@@ -97,7 +98,16 @@ def forget_named(root: Path, wanted: Sequence[str], *, dry_run: bool = False) ->
     """
 
     def choose(rows: Sequence[_Row], lost: frozenset[str] | None) -> missing.Missing:
-        return missing.Missing(sources=frozenset(_named(root, rows, one) for one in wanted))
+        found, unknown = set(), []
+        for one in wanted:
+            try:
+                found.add(_named(root, rows, one))
+            except InputError as error:
+                unknown.append(str(error))
+        if unknown:  # all of them at once, and nothing is taken out
+            more = f"\nand {len(unknown) - _TOLD} more" if len(unknown) > _TOLD else ""
+            raise InputError("\n".join(unknown[:_TOLD]) + more)
+        return missing.Missing(sources=frozenset(found))
 
     return _forget(root, choose, dry_run=dry_run, look=False)
 
