@@ -7,7 +7,7 @@ means, and read every other one: an unusual form, a field that cannot be, an ide
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from operator import attrgetter
 from typing import Annotated, Any, TypeVar
@@ -157,21 +157,25 @@ def take(records: Sequence[JsonRecord], parsed: Parsed) -> list[JsonRecord]:
     lines = Counter(record.line for record in records)
     # Several records of one line (Loki's pushes) keep their order among each other where one road reads them all.
     single = [record for record in records if lines[record.line] == 1]
-    requests, forms, left = _of_form(single, "log_time", _Access)
-    if requests:
-        frame, good = _requests(requests, forms)
-        parsed.add(access.ACCESS, frame)
-        parsed.claimed += int(good.sum())
-        left += _others(requests, good)
-    some, listed, left = _of_form(left, "streams", _Step)
-    if some:
-        frame, good = _streams(some, listed)
-        parsed.add(steps.SURFACE, frame)
-        parsed.claimed += int(good.sum())
-        left += _others(some, good)
+    left = _bulk(single, "log_time", _Access, _requests, access.ACCESS, parsed)
+    left = _bulk(left, "streams", _Step, _streams, steps.SURFACE, parsed)
     if len(single) < len(records):
         left += [record for record in records if lines[record.line] > 1]
     return sorted(left, key=lambda record: record.line)
+
+
+def _bulk(
+    records: Sequence[JsonRecord], key: str, form: type[_Form],
+    read: Callable[[Sequence[JsonRecord], Sequence[_Form]], tuple[pl.DataFrame, Bools]], surface: str, parsed: Parsed,
+) -> list[JsonRecord]:  # fmt: skip
+    """Read the records of one form; the others."""
+    mine, forms, left = _of_form(records, key, form)
+    if mine:
+        frame, good = read(mine, forms)
+        parsed.add(surface, frame)
+        parsed.claimed += int(good.sum())
+        left += [mine[i] for i in np.flatnonzero(~good).tolist()]
+    return left
 
 
 def _of_form(
@@ -193,10 +197,6 @@ def _of_form(
         except invalid:
             others.append(record)
     return mine, forms, others
-
-
-def _others(records: Sequence[JsonRecord], good: Bools) -> list[JsonRecord]:
-    return [records[i] for i in np.flatnonzero(~good).tolist()]
 
 
 def _all(parts: Iterable[Any], name: str) -> list[Any]:
