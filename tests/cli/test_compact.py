@@ -59,6 +59,19 @@ def test_what_was_done(tool: Tool) -> None:
     assert [w["code"] for w in json.loads(out)["warnings"]].count("rolled_up") == 1
 
 
+def test_sql_that_counts_a_row_each_is_told_of_rolled_up_rounds(tool: Tool) -> None:
+    rows, weighed = (f"select sum(drafted{how})::bigint as n from facts" for how in ("", " * weight"))
+    before = [tool("query", sql, "--json") for sql in (rows, weighed)]
+    assert before[0] == before[1]
+    assert tool("compact", "--before", "2026-05-07")[0] == 0
+    code, out, err = tool("query", rows, "--json")
+    assert code == 0
+    assert out != before[0][1]
+    assert "a row stands for `weight` of them" in err
+    assert tool("query", weighed, "--json") == before[1]
+    assert [tool("query", quiet)[2] for quiet in ("sources", "from windows")] == ["", ""]
+
+
 def test_json(tool: Tool) -> None:
     code, out, err = tool("compact", "--older-than", "1w", "--json", "--dry-run")
     assert (code, err) == (0, "")

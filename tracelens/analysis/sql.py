@@ -132,6 +132,8 @@ _ROLLED = "select len(list_filter(getvariable('lake_files')['rounds'], lambda f:
 
 def _counts_rows(sql: str) -> bool:
     """Whether the rounds in it are counted, as it seems, a row each."""
+    if sql.lstrip().startswith("--"):  # a named query, which begins with its question
+        return False
     words = set(re.findall(r"\w+", sql.lower()))
     return bool(words & {"rounds", "facts"}) and not words & {"weight", "strata"}
 
