@@ -6,9 +6,11 @@ import datetime as dt
 from pathlib import Path
 
 import numpy as np
+import pytest
 from alarm_lakes import DAY, Rows, drawn, reported, rounds, said, timed_requests, windows
 from lakes import write_lake
 
+from tracelens.analysis.alarms import duplicates
 from tracelens.analysis.report import ReportOptions
 from tracelens.cli import run
 
@@ -153,6 +155,17 @@ def test_records_that_one_source_holds_twice(tmp_path: Path) -> None:
     assert found["written_twice"].evidence["of"] == 40
     assert found["written_twice"].evidence["twice"] >= 20
     assert "written_twice" not in said(write_lake(tmp_path / "once", rounds=logged, requests=requests, sources=ledger))
+
+
+def test_of_many_requests_a_sample_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = [{**row, "source_line": i} for i, row in enumerate(timed_requests(400, source_id="a"))]
+    lake = write_lake(tmp_path, requests=requests + requests, sources=told("a", requests=800))
+    whole = said(lake)["written_twice"].evidence
+    assert whole["twice"] == whole["of"] > 300
+    monkeypatch.setattr(duplicates, "COPIES_ABOVE", 200)
+    found = said(lake)["written_twice"]
+    assert "of a sample (1 in 4)" in found.text
+    assert 40 < found.evidence["twice"] == found.evidence["of"] < 200
 
 
 def test_ids_that_are_used_again_are_not_written_twice(tmp_path: Path) -> None:

@@ -85,13 +85,13 @@ from met
 
 
 # One source that holds its records twice: a shipper that sent again what it had sent, logs put together. Ids that
-# stand twice are few (`met_again`), and so are requests with more rounds than their numbers say.
+# stand twice (`met_again`) are few, but where two logs tell of each request: there a sample of them answers as well.
 _REQUESTS_AGAIN = """
 with met as (
   select r.engine, r.surface, r.source_id, r.key, count(*) as records,
          count(distinct (ts_start, ts_end, output_tokens, rounds, drafted, accepted, decode_us, e2e_us)) as forms
   from chosen_requests r join met_again m on m.engine = r.engine and m.join_key = r.key
-  where named and coalesce(ts_end, ts_start) is not null
+  where named and coalesce(ts_end, ts_start) is not null and hash(r.key) % $1 = 0
   group by all
 )
 select 'requests' as kind, count(*) filter (records > forms) as twice,
@@ -201,12 +201,16 @@ def _counted_twice(con: duckdb.DuckDBPyConnection) -> list[Warning]:
 
 def _written_twice(con: duckdb.DuckDBPyConnection) -> list[Warning]:
     """Records that one source holds more than once."""
-    rounds = count(con, "select coalesce(sum(records), 0)::bigint from held where grain = 'round'")
+    rounds, requests = (
+        count(con, f"select coalesce(sum(records), 0)::bigint from held where grain = '{grain}'")
+        for grain in ("round", "request")
+    )
     in_parts = "round_samples" in kept(con)  # of a lake that this machine does not go through
-    found = [f for f in rows(con, _REQUESTS_AGAIN) if f["twice"] >= LEAST_RECORDS]
+    every = max(1, requests // COPIES_ABOVE)
+    found = [f for f in rows(con, _REQUESTS_AGAIN, [every]) if f["twice"] >= LEAST_RECORDS]
     if found:  # to count all of them is not free
-        records = count(con, "select count(*) from chosen_requests") - found[0]["again"]
-        found = [{**found[0], "records": records}]
+        records = count(con, f"select count(*) from chosen_requests where hash(key) % {every} = 0")
+        found = [{**found[0], "records": records - found[0]["again"]}]
     found += rows(con, _ROUNDS_AGAIN) if 0 < rounds <= _LOOKED_THROUGH and not in_parts else []
     found = [f for f in found if f["twice"] >= LEAST_RECORDS and f["twice"] >= LEAST_SHARE * f["records"]]
     if not found:
@@ -214,9 +218,11 @@ def _written_twice(con: duckdb.DuckDBPyConnection) -> list[Warning]:
     worst = max(found, key=lambda f: f["twice"])
     named = rows(con, "select name from sources where source_id = $1", [worst["source"]])
     name = next((str(row["name"]) for row in named if row["name"]), "one source")
+    every = every if worst["kind"] == "requests" else max(1, rounds // COPIES_ABOVE)
+    sample = f" of a sample (1 in {every})" if every > 1 else ""
     text = (
-        f"{worst['twice']:,} {worst['kind']} stand more than once in one source ({name}), with the same counts at the"
-        " same time, and count as often: a shipper sent them again, or logs were put together; take the repeats out of"
+        f"{worst['twice']:,} {worst['kind']}{sample} stand more than once in one source ({name}), with the same counts at"
+        " the same time, and count as often: a shipper sent them again, or logs were put together; take the repeats out of"
         " it and read it anew: tracelens ingest --replace"
     )
     return [Warning("written_twice", text, {"twice": worst["twice"], "of": worst["records"]})]
