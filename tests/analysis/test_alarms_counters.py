@@ -164,7 +164,7 @@ def test_of_many_requests_a_sample_is_looked_at(tmp_path: Path, monkeypatch: pyt
     assert whole["twice"] == whole["of"] > 300
     monkeypatch.setattr(duplicates, "COPIES_ABOVE", 200)
     found = said(lake)["written_twice"]
-    assert "of a sample (1 in 4)" in found.text
+    assert "of a sample (1 in 3)" in found.text
     assert 40 < found.evidence["twice"] == found.evidence["of"] < 200
 
 

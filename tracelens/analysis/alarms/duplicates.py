@@ -221,8 +221,8 @@ def _written_twice(con: duckdb.DuckDBPyConnection) -> list[Warning]:
     every = every if worst["kind"] == "requests" else max(1, rounds // COPIES_ABOVE)
     sample = f" of a sample (1 in {every})" if every > 1 else ""
     text = (
-        f"{worst['twice']:,} {worst['kind']}{sample} stand more than once in one source ({name}), with the same counts at"
-        " the same time, and count as often: a shipper sent them again, or logs were put together; take the repeats out of"
-        " it and read it anew: tracelens ingest --replace"
+        f"{worst['twice']:,} {worst['kind']}{sample} stand more than once in one source ({name}), with the same"
+        " counts at the same time, and count as often: a shipper sent them again, or logs were put together; take the"
+        " repeats out of it and read it anew: tracelens ingest --replace"
     )
     return [Warning("written_twice", text, {"twice": worst["twice"], "of": worst["records"]})]
