@@ -198,6 +198,13 @@ def test_any_steps_are_read_as_one_by_one(
     check([value, STEP, value])
 
 
+@pytest.mark.parametrize("error", [OverflowError, UnicodeEncodeError("utf-8", "x", 0, 1, "surrogates"), RecursionError])
+def test_what_a_form_can_not_take_is_read_one_by_one(error: Any) -> None:
+    records = records_of([ACCESS, STEP])
+    with patch.object(plain.msgspec, "convert", side_effect=error):
+        assert plain.take(records, Parsed()) == records
+
+
 def test_what_is_refused_comes_in_the_order_of_lines() -> None:
     odd = changed(ACCESS, ("response", "responses", 0, "aux_info", "output_len"), -1)
     broken = changed(ACCESS, ("response", "responses", 0, "aux_info", "speculative_draft_rounds"), 1)

@@ -182,8 +182,8 @@ def _of_form(
     records: Sequence[JsonRecord], key: str, form: type[_Form]
 ) -> tuple[list[JsonRecord], list[_Form], list[JsonRecord]]:
     """The records of a form, which has `key`; what they hold; and the other records."""
-    # A lone surrogate where a number should stand is no ValidationError.
-    convert, invalid = msgspec.convert, (msgspec.MsgspecError, ValueError, RecursionError)
+    # What is no ValidationError: a lone surrogate in the place of a number, and what no double holds (msgspec 0.21).
+    convert, invalid = msgspec.convert, (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
     mine: list[JsonRecord] = []
     forms: list[_Form] = []
     others: list[JsonRecord] = []
