@@ -192,6 +192,15 @@ assert not heavy, heavy
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(("told", "threads"), [(None, "1"), ("3", "3")])
+def test_a_command_has_one_thread_of_polars_unless_the_user_says_otherwise(told: str | None, threads: str) -> None:
+    code = "from tracelens.cli import start_lean; start_lean(); import polars; print(polars.thread_pool_size())"
+    env = {k: v for k, v in os.environ.items() if k != "POLARS_MAX_THREADS"}
+    env |= {} if told is None else {"POLARS_MAX_THREADS": told}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
+    assert done.stdout.strip() == threads
+
+
 def test_import_of_the_package_is_light() -> None:
     code = f"import sys, tracelens; assert not [m for m in {(*HEAVY, 'typer')!r} if m in sys.modules]"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -203,6 +203,14 @@ def test_rows_that_name_no_engine_have_that_of_their_run(named: str | None) -> N
         assert tables.runs["engine"].to_list() == ["ea", "eb", "generic"]
 
 
+def test_the_engine_of_a_run_without_a_name_is_that_of_its_own_rows_alone() -> None:
+    plain = {k: v for k, v in ROUND.items() if k != "engine"}
+    unnamed, named = {"record": "run", "engine": "u"}, {"record": "run", "engine": "n", "run_id": "a"}
+    tables, _ = ingest(plain, unnamed, plain, named, plain, plain | {"run_id": "b"}, named | {"engine": "late"}, plain)
+    assert tables.rounds is not None
+    assert tables.rounds["engine"].to_list() == ["generic", "u", "n", "generic", "n"]
+
+
 def test_one_record_of_a_run_speaks_for_all_rows() -> None:
     plain = {k: v for k, v in ROUND.items() if k != "engine"}
     tables, _ = ingest(plain, plain, {"record": "run", "run_id": "a", "engine": "Acme"})

@@ -92,6 +92,20 @@ def test_nor_do_times(acts: list[tuple[int, int]], part: int) -> None:
     same(log.lines, part, block=3000, tz="Europe/Berlin")
 
 
+@pytest.mark.parametrize("begin", [datetime(2025, 12, 31, 23, 59, 30), AUTUMN])
+def test_the_clock_goes_on_from_part_to_part(begin: datetime) -> None:
+    """The year of a syslog line, and which of two hours it is, follow from the lines above; also in the last part."""
+    log = Log(begin)
+    for number in range(1, 119):
+        log.act(2 if begin.year == 2025 else 1, number)
+        log.now += timedelta(seconds=1)
+        if number == 29 and begin == AUTUMN:
+            log.now -= timedelta(hours=1)
+    with parts_kept() as taken:
+        assert not in_one_go(same(log.lines, 20, block=3000, tz="Europe/Berlin", year=2025))
+    assert 50 < sum(one.get("requests", 0) for one in taken) < len(log.lines) - 4
+
+
 @pytest.mark.parametrize("limit", [{"part": 10}, {"part": 1 << 40, "part_bytes": 3000}])
 def test_responses_are_written_while_they_are_read(limit: dict[str, int]) -> None:
     log = Log()

@@ -105,19 +105,17 @@ class Assembled:
 
     Args:
         log: the log.
-        surfaces: those of the lines that come in parts.
-        own: all surfaces of the log.
+        surfaces: those of the log.
         others: the other modules.
         whole: frames of the surfaces that came so far, one a surface.
     """
 
     def __init__(
-        self, log: TextLog, surfaces: Collection[str], own: Collection[str], others: Sequence[Any],
+        self, log: TextLog, surfaces: Collection[str], others: Sequence[Any],
         whole: Callable[[Mapping[str, Sequence[pl.DataFrame]]], Frames],
     ) -> None:  # fmt: skip
         self.surfaces = surfaces
         self._log = log
-        self._own = own
         self._others: Sequence[OtherReader] = others
         self._whole = whole
 
@@ -128,7 +126,7 @@ class Assembled:
     def rest(self, frames: Mapping[str, Sequence[pl.DataFrame]], context: Context) -> Tables:
         """All that is left of the source."""
         whole = self._whole(frames)
-        parts = [self._log.rest({s: whole[s] for s in self._own if s in whole}, context)]
+        parts = [self._log.rest({s: whole[s] for s in self.surfaces if s in whole}, context)]
         for module in self._others:
             own = {s.name: whole[s.name] for s in module.SURFACES if s.name in whole}
             if own:

@@ -47,9 +47,6 @@ def reader_of(head: bytes) -> Callable[[Source], int | None] | None:
     return None
 
 
-_MARKS = metric_json.MARKS | spans.MARKS
-
-
 def is_wanted(head: bytes) -> bool:
     """Whether a source that begins with these bytes is to be read although it is no text."""
     return spans.looks(head)
@@ -63,9 +60,7 @@ def unfold(
     samples: list[JsonRecord] = []
     found: list[Span] = []
     for record in records:
-        if _MARKS.isdisjoint(record.value):  # nearly every record of a log
-            rest.append(record)
-        elif metric_json.holds(record.value):
+        if metric_json.holds(record.value):
             samples.append(record)
         elif spans.holds(record.value):
             with guarded("spans", rejects, record.line):

@@ -38,16 +38,15 @@ _LABELS = re.compile(rb'\s*+\{(?:[^"}]++|"(?:[^"\\]++|\\.)*+")*+\}', re.S)
 _ENDS = b"]}"
 _LONGEST = 64 << 20
 _LONGEST_LABELS = 1 << 14
+_MARKS = frozenset(("data", "metric", "metrics"))
 # What an engine declares, by the type that AIPerf names: the keys of `stats` that say by how much it grew.
 _GROWTH = {"counter": (("total", ""),), "histogram": (("count", "_count"), ("sum", "_sum"))}
 
 
-#: An object without any of these keys is made of no samples.
-MARKS = frozenset(("data", "metric", "metrics"))
-
-
 def holds(value: Mapping[str, Any]) -> bool:
     """Whether a JSON object is made of metric samples."""
+    if _MARKS.isdisjoint(value):  # nearly every record of a log
+        return False
     data = value.get("data")
     if isinstance(data, dict) and "resultType" in data and "result" in data:
         return True

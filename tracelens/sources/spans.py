@@ -27,13 +27,10 @@ _GROUPS = ("resourceSpans", "resource_spans", "batches")
 _SCOPES = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans", "instrumentation_library_spans")
 # Spans handed over together: a frame is made of each lot.
 _LOT = 8192
+_MARKS = frozenset(("trace", "_source", "data", "operationName", *_GROUPS))
 _NO_OBJECT = "spans that are no objects"
 
 Object = Mapping[str, Any]
-
-
-#: An object without any of these keys is no export of spans.
-MARKS = frozenset(("trace", "_source", "data", "operationName", *_GROUPS))
 
 
 def looks(head: bytes) -> bool:
@@ -43,6 +40,8 @@ def looks(head: bytes) -> bool:
 
 def holds(value: Object) -> bool:
     """Whether a JSON object is an export of spans."""
+    if _MARKS.isdisjoint(value):  # nearly every record of a log
+        return False
     value = _unwrapped(value)
     return _otlp_groups(value) is not None or _jaeger_traces(value) is not None or _is_jaeger_span(value)
 

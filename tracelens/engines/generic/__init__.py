@@ -199,17 +199,13 @@ def _of_engine(rows: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
     """Rows that name no engine have that of their run's record."""
     if not rows["engine"].has_nulls() or runs["engine"].null_count() == runs.height:
         return rows
-    told = runs.filter(pl.col("engine").is_not_null())
-    by_key = told.select("run_key", _by_key="engine")
-    rows = rows.join(by_key, on="run_key", how="left", maintain_order="left")
-    names = (
-        told.select("run_id", _by_name="engine")
-        if "run_id" in told.columns
-        else told.clear().select(run_id=pl.lit(None, pl.String), _by_name="engine")
-    )
-    by_name = names.drop_nulls("run_id").unique("run_id", keep="first", maintain_order=True)
-    rows = rows.join(by_name, on="run_id", how="left", maintain_order="left")
-    return rows.with_columns(engine=pl.coalesce("engine", "_by_name", "_by_key")).drop("_by_name", "_by_key")
+    found = [pl.col("engine")]
+    for name in ("run_id", "run_key"):
+        # Of two records of a run the first counts.
+        told = runs.select(name, "engine").drop_nulls().reverse().rows() if name in runs.columns else []
+        if told:
+            found.append(pl.col(name).replace_strict(dict(told), default=None, return_dtype=pl.String))
+    return rows.with_columns(engine=pl.coalesce(found))
 
 
 def _stamped(name: str, frame: pl.DataFrame, context: Context) -> pl.DataFrame:

@@ -58,7 +58,7 @@ class SGLang:
 
     def parts(self, resolve: Callable[[pl.DataFrame], pl.DataFrame]) -> Assembly:
         """What puts a source together that comes in parts."""
-        return Assembled(log.Log(resolve), log.SURFACES, log.SURFACES, (metrics, otel, bench, info), _whole)
+        return Assembled(log.Log(resolve), log.SURFACES, (metrics, otel, bench, info), _whole)
 
 
 def _whole(frames: Mapping[str, Sequence[pl.DataFrame]]) -> Frames:

@@ -51,7 +51,7 @@ class VLLM:
 
     def parts(self, resolve: Callable[[pl.DataFrame], pl.DataFrame]) -> Assembly:
         """What puts a source together that comes in parts."""
-        return Assembled(log.Log(resolve), log.SURFACES, log.SURFACES, (metrics, otel, traces, bench), _whole)
+        return Assembled(log.Log(resolve), log.SURFACES, (metrics, otel, traces, bench), _whole)
 
 
 def _whole(frames: Mapping[str, Sequence[pl.DataFrame]]) -> Frames:
