@@ -125,7 +125,9 @@ def test_without_steps_tpot_decides(tmp_path: Path) -> None:
     assert found.break_even_alpha is not None  # from the cost that TPOT and the tokens of a round imply
 
 
-def test_requests_that_log_their_tpot_and_no_rounds_are_requests(tmp_path: Path) -> None:
+def test_requests_that_log_their_tpot_and_no_rounds_are_requests(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """RTP-LLM before August 2026, say: the sample is the requests whose TPOT is compared."""
     rng = np.random.default_rng(4)
     requests = [
@@ -137,7 +139,10 @@ def test_requests_that_log_their_tpot_and_no_rounds_are_requests(tmp_path: Path)
     ]  # fmt: skip
     for row in requests:
         row |= {"tpot_us": row["decode_us"] / 100, "tpot_basis": "derived"}
-    strata = by_task(gate(write_lake(tmp_path, runs=RUNS, requests=requests), Question()))
+    lake = write_lake(tmp_path, runs=RUNS, requests=requests)
+    strata = by_task(gate(lake, Question()))
+    run(["gate", "--lake", str(lake)])
+    assert "requests: those whose TPOT is logged" in capsys.readouterr().out
     assert (strata["many"].decision, strata["many"].requests) == ("GO", 40)
     assert (strata["few"].decision, strata["few"].reasons[0]) == ("INCONCLUSIVE", "8 requests, fewer than 30")
 

@@ -22,6 +22,7 @@ _NOTES = (
     "α: draft_accept_ratio, accepted over drafted tokens, the target's own token excluded; break-even α: where C would "
     "be 1.0 at this cost of a round (never: above 1)",
 )
+_OF_TPOT = "requests: those whose TPOT is logged, where no record counts the rounds of any"
 _WASTE_NOTES = (
     "verify waste: verified positions that gave no token; padding: positions computed to pad drafts to the longest of "
     "their step, by engines that do so",
@@ -91,7 +92,8 @@ def _decisions(result: GateResult, rows: Sequence[GateStratum]) -> Grid:
         )
         for s in rows
     )
-    notes = (*_NOTES, *((CONTROL.note,) if noisy else ()))
+    by_tpot = any(s.basis == "tpot" and s.requests is not None and s.draft_accept_ratio is None for s in rows)
+    notes = (*_NOTES, *((CONTROL.note,) if noisy else ()), *((_OF_TPOT,) if by_tpot else ()))
     keys, last = max(len(result.by), 1), frozenset({len(rows) - 1} if result.strata else ())
     return Grid("Decision", heads, cells, keys, last, notes, frozenset({keys}))
 
