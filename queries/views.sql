@@ -164,7 +164,8 @@ select null::varchar as text_sha256, null::map(varchar, varchar) as same_as,
        null::map(varchar, varchar) as prefixes, null::varchar as request_ids where false;
 
 -- Lines of a source whose records another source of this lake holds, too (logs that overlap, a log in two wrappings,
--- two gateways): `same_as` of the ledger, as long as that other source is there. They count once, as the other's.
+-- two gateways): `same_as` of the ledger, as long as that other source is there. They count once, as the other's. And
+-- lines whose records stand before them in the same source: there the other one is itself.
 create or replace view copied_ranges as
 with told as (
   select source_id, unnest(map_keys(same_as)) as other_id, unnest(map_values(same_as)) as lines from sources

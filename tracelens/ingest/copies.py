@@ -1,5 +1,7 @@
 """Which records of new sources are in the lake already, in another source: other bytes, the same records.
 
+And which one of them holds twice itself, as a shipper sent them again: `again.py` says where to look.
+
 Copies that the ledger cannot know by their content: logs that overlap, a tail of a log, a log in another wrapping
 (docker JSON and plain text), one request in the logs of two gateways. Records are the same where engine, surface,
 replica, stamp and all measured values are: ids alone are used again, counts alone are alike by chance. Two sources are
@@ -17,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelens.ingest import copies_sql
+from tracelens.ingest import again, copies_sql
 from tracelens.lake import journal, ledger, shared
 from tracelens.lake.parquet import statistics
 from tracelens.lake.schema import DAY_OF, FACTS
@@ -64,7 +66,8 @@ def find(root: Path, staged: Path, rows: Sequence[Mapping[str, Any]], left: Iter
         left: sources that stay in the lake.
 
     Returns:
-        Source -> other source -> lines of the first, as `lines_of` writes them; those without copies are left out.
+        Source -> other source -> lines of the first, as `lines_of` writes them; those without copies are left out. What
+        a source holds twice has itself as the other one, and the lines behind the first of each record.
     """
     pairing = _Pairing(rows, left)
     order = list(pairing.order)
@@ -75,12 +78,17 @@ def find(root: Path, staged: Path, rows: Sequence[Mapping[str, Any]], left: Iter
         if not mine:
             continue
         meeting, files = _meeting(mine, _theirs(mine, root, table, pairing.wanted), pairing)
-        if not meeting:
-            continue
-        con = con or _connection(staged)
-        begun = _begun(rows, pairing.others, meeting)
-        merged = [path for path in files if shared.is_shared(path)]
-        for source, other, *lines in copies_sql.same(con, table, sorted(files), sorted(meeting), begun, merged, order):
+        twice = again.suspects(table, ((f.source, f.path) for f in mine))
+        same: list[tuple[str, str, int, int]] = []
+        if meeting or twice:
+            con = con or _connection(staged)
+        if con is not None and meeting:
+            begun = _begun(rows, pairing.others, meeting)
+            merged = [path for path in files if shared.is_shared(path)]
+            same += copies_sql.same(con, table, sorted(files), sorted(meeting), begun, merged, order)
+        if con is not None and twice:
+            same += again.repeated(con, table, twice)
+        for source, other, *lines in same:
             found.setdefault((source, other), []).append((lines[0], lines[1]))
     if con is not None:
         con.close()

@@ -22,7 +22,7 @@ LEAST_REQUESTS_APART = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Identity:
+class Identity:
     """Of one table: when a record was, its values, and which records can be told from all others at all.
 
     `near` is what stays the same in another gateway's log or wrapping, where the stamp is up to `apart` seconds away;
@@ -62,15 +62,15 @@ _WINDOW = (
 
 # Left out: what a row takes from its run or from options, and what is derived from rows around it (a copy may begin
 # behind them): the number of a round in its request, a window's start, the rounds that a configured K tells.
-_IDENTITY = {
-    "rounds": _Identity(
+IDENTITY = {
+    "rounds": Identity(
         at="ts",
         values=f"engine, surface, replica, process, request_id, context_len, drafted, accepted, emitted, {_TIMES}",
         eligible=f"(ts is not null or greatest({_TIMES}) > 0)",
         strong=f"(ts is not null and {_IS_GLOBAL}) or greatest({_TIMES}) > 0 or microsecond(ts) % 1000000 > 0",
         named=_IS_GLOBAL,
     ),
-    "windows": _Identity(
+    "windows": Identity(
         at="ts_end",
         values=_WINDOW,
         eligible="ts_end is not null",
@@ -80,7 +80,7 @@ _IDENTITY = {
         apart=2,
         enough=f"same >= {LEAST_RECORDS_APART} and same >= {LEAST_SHARE_APART} * fewest",
     ),
-    "requests": _Identity(
+    "requests": Identity(
         at="coalesce(ts_end, ts_start)",
         values=f"{_COUNTS}, {_OWN_ID}, ttft_us, decode_us, e2e_us, queue_us, tpot_us, {_SPENT}",
         eligible=f"(coalesce(ts_end, ts_start) is not null or {_SPENT} is not null)",
@@ -116,7 +116,7 @@ def same(
     Returns:
         Source, earlier source, the first and the last of lines of the source that are all copies.
     """
-    identity = _IDENTITY[table]
+    identity = IDENTITY[table]
     names = _number(con, pairs, begun)
     near = f"hash({identity.near})" if identity.near else "null::ubigint"
     answered(

@@ -59,9 +59,10 @@ class Tally:
         ]
 
     def copied(self, entry: Mapping[str, Any], names: Mapping[str, str]) -> None:
-        """A source that was taken, and whose records are in part another one's."""
+        """A source that was taken, and whose records are in part another one's, or stand in it twice."""
         for other, lines in (entry["same_as"] or {}).items():
-            self.copies.append((entry["name"], f"lines {_few(lines)} hold records of {names[other]}: counted once"))
+            of = "that stand before them" if other == entry["source_id"] else f"of {names[other]}"
+            self.copies.append((entry["name"], f"lines {_few(lines)} hold records {of}: counted once"))
 
     def beside_rolled(
         self, entries: Iterable[Mapping[str, Any]], days: Mapping[str, str], again: Collection[str]

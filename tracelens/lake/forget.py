@@ -230,11 +230,14 @@ def _told(plan: missing.Missing, rows: Sequence[_Row]) -> Forgotten:
         for r in gone
     ]  # fmt: skip
     copies = [
-        Copy(names[row["source_id"]], names[other], lines, any(third in left for third, _ in row["same_as"]))
+        Copy(
+            names[row["source_id"]], names[other], lines,
+            any(third in left and third != row["source_id"] for third, _ in row["same_as"]),
+        )
         for row in rows
         if row["source_id"] in left
         for other, lines in row["same_as"] or ()
         if other in plan.sources
-    ]
+    ]  # fmt: skip
     unsure = sorted(names[source] for source in plan.unsure)
     return Forgotten(tuple(sources), tuple(copies), tuple(sorted(plan.files)), len(plan.unlisted), tuple(unsure))

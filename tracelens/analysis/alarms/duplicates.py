@@ -120,7 +120,7 @@ _LOOKED_THROUGH = 5_000_000
 
 
 _COPIES = """
-select c.source_id, any_value(s.name) as name, any_value(o.name) as other,
+select c.source_id, any_value(s.name) as name, any_value(o.name) as other, c.source_id = c.other_id as its_own,
        sum(c.last_line - c.first_line + 1)::bigint as lines
 from copied_ranges c semi join chosen_sources t on t.source_id = c.other_id
 join sources s on s.source_id = c.source_id join sources o on o.source_id = c.other_id
@@ -150,11 +150,14 @@ def _counted_once(con: duckdb.DuckDBPyConnection) -> list[Warning]:
         return []
     worst = found[0]
     more = f"; so in {len(found) - 1} more pairs of sources" if len(found) > 1 else ""
-    text = (
-        f"{worst['lines']:,} lines of {worst['name'] or 'a source'} hold records that"
-        f" {worst['other'] or 'another'} holds too: they are counted once, as the other's{more}"
-        " (same_as in the table sources names them)"
+    lines, name = f"{worst['lines']:,} lines", worst["name"] or "a source"
+    told = (
+        f"{lines} hold records that stand before them in the same source ({name}): they are counted once"
+        if worst["its_own"]
+        else f"{lines} of {name} hold records that {worst['other'] or 'another'} holds too: they are counted once,"
+        " as the other's"
     )
+    text = f"{told}{more} (same_as in the table sources names them)"
     return [Warning("counted_once", text, {"lines": sum(f["lines"] for f in found), "pairs": len(found)})]
 
 
