@@ -8,11 +8,13 @@
 --                     strata; above 1 the others pay for it; NULL for all, and where no step is shared
 --   mixed_steps, mixed_rounds   steps that it shares with other strata; its rounds in them
 --   engine_ms         its part of the time of its steps (step time x step_share)
---   plain_tokens      emitted x step_share: x the plain step of its class it is the time that plain decoding would take
---   step_gain         share of the shared steps' time that would go if this class ran elsewhere: its positions x what a
---                     position adds to the verify pass; NULL where draft lengths or batches do not tell that
+--   plain_tokens      emitted x step_share in them: x the plain step of its class it is the time that plain decoding
+--                     would take
+--   step_gain         share of the shared steps' time that would go if this class ran elsewhere: its positions in them
+--                     x what a position adds to the verify pass; NULL where draft lengths or batches do not tell that
 --   verify_ms_per_position  what one more verified position of a step adds to its verify pass, ms (slope within runs)
--- Basis: rounds; weighted; steps with prefill are left out of times. Beyond two million rounds one step in so many
+-- Basis: rounds; weighted; steps with prefill, which plain decoding has too, are left out of times, and of the tokens
+-- and positions beside them. Beyond two million rounds one step in so many
 -- tells what is told of steps; mixed_steps and mixed_rounds are scaled up then. Rolled-up rounds name no step: what
 -- needs one is told of the single rounds, and mixed_steps and mixed_rounds are NULL; their step_share is a mean.
 with rate as (
@@ -20,8 +22,9 @@ with rate as (
 ), wholes as (
   select stratum, grouping(stratum) as is_total,
          sum(weight * (drafted + 1)) filter (emitted is not null) as positions_told, sum(weight * emitted) as emitted,
-         sum(weight * step_share * step_ms) as engine_ms,
-         sum(weight * step_share * emitted) filter (step_ms is not null) as plain_tokens,
+         sum(weight * step_share * step_ms) filter (not coalesce(has_prefill, false)) as engine_ms,
+         sum(weight * step_share * emitted) filter (step_ms is not null and not coalesce(has_prefill, false))
+           as plain_tokens,
          count(rolled_requests) > 0 as rolled_up
   from strata
   where grain = 'round' and drafted is not null
@@ -34,7 +37,8 @@ with rate as (
         and (every = 1 or hash(hash(run_id, step_id)) % every = 0)
 ), steps as materialized (
   select run_id, step_id, max(positions) as widest, sum(positions) as positions, sum(emitted) as emitted,
-         differs(stratum) = 1 as is_mixed, any_value(step_ms) as step_ms,
+         differs(stratum) = 1 as is_mixed, bool_or(prefill) as prefill,
+         case when not bool_or(prefill) then any_value(step_ms) end as step_ms,
          case when not bool_or(prefill) then any_value(target_ms) end as target_ms
   from rows_of
   group by run_id, step_id
@@ -44,13 +48,14 @@ with rate as (
   from (select run_id, covar_pop(target_ms, positions) as cov, var_pop(positions) as var, count(target_ms) as n
         from steps where target_ms is not null group by run_id)
 ), joined as (
-  select r.*, s.widest, s.is_mixed, s.positions as step_positions, s.emitted as step_emitted, s.step_ms as whole_ms
+  select r.* exclude (prefill), s.prefill, s.widest, s.is_mixed, s.positions as step_positions, s.emitted as step_emitted, s.step_ms as whole_ms
   from rows_of r
   join steps s on s.run_id = r.run_id and s.step_id = r.step_id
 ), sums as (
   select stratum, grouping(stratum) as is_total, sum(weight * positions) as positions_padded,
          sum(weight * widest) as padded,
-         sum(positions) filter (is_mixed) as mixed_positions, sum(emitted) filter (is_mixed) as mixed_emitted,
+         sum(positions) filter (is_mixed) as mixed_positions,
+         sum(positions) filter (is_mixed and not prefill) as timed_positions, sum(emitted) filter (is_mixed) as mixed_emitted,
          any_value(every) * count(*) filter (is_mixed) as mixed_rounds
   from joined
   group by grouping sets ((stratum), ())
@@ -70,7 +75,7 @@ select case when w.is_total = 0 then w.stratum end as stratum,
        end as drag,
        case when w.is_total = 0 and not w.rolled_up then coalesce(m.steps, 0) end as mixed_steps,
        case when not w.rolled_up then coalesce(s.mixed_rounds, 0) end as mixed_rounds, w.engine_ms, w.plain_tokens,
-       case when w.is_total = 0 and l.slope > 0 and l.n >= 100 then l.slope * s.mixed_positions / nullif(m.step_ms, 0)
+       case when w.is_total = 0 and l.slope > 0 and l.n >= 100 then l.slope * s.timed_positions / nullif(m.step_ms, 0)
        end as step_gain,
        case when l.slope > 0 and l.n >= 100 then l.slope end as verify_ms_per_position
 from wholes w

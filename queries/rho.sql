@@ -12,7 +12,8 @@
 --   *_relvar                  relative variances: rho_verify = D/d/V; over the plain step b of the same rounds (prices;
 --                             V itself where that is the baseline): rho = D/d/b, rho_round = D/b,
 --                             verify_inflation = V/b, round_cost = T/b, token = T/b/tau_committed.
---                             Clustered both by unit and by step: variance by unit + by step - by row.
+--                             Clustered both by unit and by step: variance by unit + by step - by row (+ by rolled-up
+--                             row, times its mates: views.sql, shared_steps).
 --                             That of b's own measurement is not in them: see baseline.sql
 --   step_spread               what rows of one step share: covariances of ln of D/d (d), V (v), T (t) and the plain
 --                             step (b), by step - by row, on top of those by unit; NULL where no step is shared
@@ -58,8 +59,8 @@ with priced as materialized (
        and q.batch_bucket is not distinct from s.batch_bucket
        and q.context_bucket is not distinct from s.context_bucket
 ), pieces as (
-  -- Linearised ln of every ratio, by unit, by step and by row; z = y / Y - x / X. Rows alone in their step cancel, and
-  -- so does what a step's rows committed: acceptance is each request's own.
+  -- Linearised ln of every ratio, by unit, by step, by row and by rolled-up row; z = y / Y - x / X. Rows alone in their
+  -- step cancel, and so does what a step's rows committed: acceptance is each request's own.
   select 'unit' as kind, stratum, is_total, 1 as every, dt, dn, d_all, d_rounds, v, vn, t, tn, e, n, b, w
   from sums
   union all
@@ -67,10 +68,12 @@ with priced as materialized (
          sum(dn) as dn, sum(d_all) as d_all, sum(d_rounds) as d_rounds, sum(v) as v, sum(vn) as vn, sum(t) as t,
          sum(tn) as tn, 0 as e, 0 as n, case when is_total = 1 then sum(b_total) else sum(b) end as b, sum(w) as w
   from shared_priced
+  where mates is null
   group by grouping sets ((stratum, run_id, step_id), (run_id, step_id))
   union all
-  select 'row' as kind, case when x.is_total = 0 then stratum end as stratum, x.is_total, every, dt, dn, d_all,
-         d_rounds, v, vn, t, tn, 0 as e, 0 as n, case when x.is_total = 1 then b_total else b end as b, w
+  select case when mates is null then 'row' else 'mates' end as kind,
+         case when x.is_total = 0 then stratum end as stratum, x.is_total, every * coalesce(mates, 1) as every,
+         dt, dn, d_all, d_rounds, v, vn, t, tn, 0 as e, 0 as n, case when x.is_total = 1 then b_total else b end as b, w
   from shared_priced, (values (0), (1)) as x(is_total)
 ), own as (
   select stratum, is_total, bool_and(basis = 'verify_pass') as is_verify from prices group by stratum, is_total
@@ -94,7 +97,7 @@ with priced as materialized (
          sum(pair * z_d * z_b) as db, sum(pair * z_v * z_v) as vv, sum(pair * z_v * z_t) as vt,
          sum(pair * z_v * z_b) as vb, sum(pair * z_t * z_t) as tt, sum(pair * z_t * z_b) as tb,
          sum(pair * z_b * z_b) as bb
-  from (select *, case kind when 'step' then every else -every end as pair from linear where kind <> 'unit')
+  from (select *, case kind when 'row' then -every else every end as pair from linear where kind <> 'unit')
   group by stratum, is_total
 ), squares as (
   select stratum, is_total, kind, sum(every * (z_d - z_v) ** 2) as rho_verify, sum(every * (z_d - z_b) ** 2) as rho,
@@ -104,8 +107,8 @@ with priced as materialized (
   group by stratum, is_total, kind
 ), signed as (
   -- Units of unequal size: n_eff in place of their number (docs/calibration.md).
-  select q.*, case kind when 'unit' then t.units / nullif(greatest(t.units, 1.000001) - 1, 0) when 'step' then 1
-                        else -1 end as sign,
+  select q.*, case kind when 'unit' then t.units / nullif(greatest(t.units, 1.000001) - 1, 0)
+                        when 'row' then -1 else 1 end as sign,
          case when kind = 'unit' then 1 else 0 end as is_unit
   from squares q
   join totals t on t.stratum is not distinct from q.stratum and t.is_total = q.is_total

@@ -4,7 +4,8 @@
 --   draft_ms, target_ms, step_ms      means per request-round, plain steps included (D, V, T)
 --   other_ms                          step_ms - draft_ms - target_ms: what is neither draft nor verify
 --   draft_var, target_var, step_var, other_var  variances of these means, ms squared. Clustered both by unit and by
---                                     step: variance by unit + by step - by row. NULL where the time is not logged
+--                                     step: variance by unit + by step - by row (+ by rolled-up row, times
+--                                     its mates). NULL where the time is not logged
 --   units                             effective number of independent units with a time
 -- Basis: rounds, windows or requests: whichever grain holds the time (see facts).
 with units as materialized (
@@ -24,16 +25,18 @@ with units as materialized (
   from units
   group by stratum, is_total
 ), shared as (
-  select stratum, run_id, step_id, every, d_all as d, d_rounds as dn, v, vn, t, tn from shared_steps
+  select stratum, run_id, step_id, every, mates, d_all as d, d_rounds as dn, v, vn, t, tn from shared_steps
 ), pieces as (
   select 'unit' as kind, stratum, is_total, 1 as every, d, dn, v, vn, t, tn from units
   union all
   select 'step' as kind, stratum, grouping(stratum) as is_total, any_value(every) as every, sum(d) as d,
          sum(dn) as dn, sum(v) as v, sum(vn) as vn, sum(t) as t, sum(tn) as tn
   from shared
+  where mates is null
   group by grouping sets ((stratum, run_id, step_id), (run_id, step_id))
   union all
-  select 'row' as kind, case when x.is_total = 0 then stratum end as stratum, x.is_total, every, d, dn, v, vn, t, tn
+  select case when mates is null then 'row' else 'mates' end as kind,
+         case when x.is_total = 0 then stratum end as stratum, x.is_total, every * coalesce(mates, 1) as every, d, dn, v, vn, t, tn
   from shared, (values (0), (1)) as x(is_total)
 ), linear as (
   -- Linearised means: z = (sum - mean * number) / all of them.
@@ -49,8 +52,8 @@ with units as materialized (
   group by stratum, is_total, kind
 ), signed as (
   -- Units of unequal size: n_eff in place of their number (docs/calibration.md).
-  select q.*, case kind when 'unit' then t.units / nullif(greatest(t.units, 1.000001) - 1, 0) when 'step' then 1
-                        else -1 end as sign,
+  select q.*, case kind when 'unit' then t.units / nullif(greatest(t.units, 1.000001) - 1, 0)
+                        when 'row' then -1 else 1 end as sign,
          case when kind = 'unit' then 1 else 0 end as is_unit
   from squares q
   join totals t on t.stratum is not distinct from q.stratum and t.is_total = q.is_total

@@ -827,12 +827,15 @@ group by stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, 
 
 -- What else the queries take from single rows: sums, which of parts of a lake add up (docs/spark.md).
 -- Rounds that share their step with others, by the names of unit_sums: by step - by row is a sum over steps, so one
--- step in `every` estimates it, about a million rows at most.
+-- step in `every` estimates it, about a million rows at most. Rolled-up rounds name no step: `mates`, how many rows had
+-- the step of each of a row's rounds beside it, stands for them. Their rounds are of as many steps, so what the mates
+-- share is at least what the row's own sum gives (more where a minute's steps are alike: on the safe side).
 create or replace view shared_steps as
 with rate as (
   select greatest(1, sum(records) // 1000000)::bigint as every from held where grain = 'round'
 )
 select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, step_id, every,
+       case when rolled_requests is not null then 1 / step_share - 1 end as mates,
        weight * case when drafted_timed > 0 then draft_ms end as dt,
        weight * case when drafted_timed > 0 and draft_ms is not null then drafted_timed end as dn,
        weight * draft_ms as d_all,
@@ -842,15 +845,17 @@ select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, st
        weight * step_ms as t, weight * case when step_ms is not null then time_rounds end as tn,
        weight * case when coalesce(draft_ms, target_ms, step_ms) is not null then time_rounds end as w
 from strata, rate
-where grain = 'round' and step_id is not null and step_share < 1 and not coalesce(has_prefill, false)
-      and (every = 1 or hash(hash(run_id, step_id)) % every = 0);
+where grain = 'round' and (step_id is not null or rolled_requests is not null) and step_share < 1
+      and not coalesce(has_prefill, false)
+      and (every = 1 or hash(hash(run_id, coalesce(step_id, unit))) % every = 0);
 
 -- Plain steps and decoding of what ran without speculation, by unit, ms. mates, mates_t, mates_tt: what requests of one
--- step share; sums of (rows in the step - 1) times 1, t and t^2.
+-- step share; sums of (rows in the step - 1) times 1, t and t^2, by the square of the weight: of a row of many rounds
+-- (rolled up) it is their sum that has the spread.
 create or replace view plain_units as
 with plain_rows as not materialized (
   select engine, model, traffic, batch_bucket, context_bucket, run_id, unit, weight, time_rounds, surface,
-         case when grain = 'round' then weight * (1 / nullif(step_share, 0) - 1) end as beside,
+         case when grain = 'round' then weight * weight * (1 / nullif(step_share, 0) - 1) end as beside,
          case when not coalesce(has_prefill, false) and coalesce(drafted, 0) = 0 then step_ms end as step,
          case when not coalesce(error, false) then weight * coalesce(decode_ms, tpot_ms * (output_tokens - 1), tpot_ms)
          end as decode,

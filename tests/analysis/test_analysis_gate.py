@@ -192,6 +192,27 @@ def test_switching_off_with_engine_time(tmp_path: Path) -> None:
     assert any("would save about" in text for text in bad.advice)
 
 
+def test_steps_with_prefill_are_none_that_speculation_could_save(tmp_path: Path) -> None:
+    """Plain decoding has them, too: they change nothing of what is told of speculation, nor of shared steps."""
+    one, other = speculating("good", 0.9, step="s"), speculating("bad", 0.05, seed=2, step="s")
+    for i, (a, b) in enumerate(zip(one, other, strict=True)):
+        a["drafted"], a["accepted"], a["emitted"] = (0, 0, 1) if i % 7 == 0 else (3, a["accepted"], a["emitted"])
+        a["target_us"] = b["target_us"] = 8_000 + 500 * (a["drafted"] + b["drafted"])
+        a["step_us"] = b["step_us"] = a["target_us"] + 6_500
+    prefill = [{**row, "step_us": 140_000, "target_us": 139_000, "has_prefill": True, "step_id": f"p-{row['step_id']}",
+                "round_index": 100 + row["round_index"]} for row in (*one, *other)]  # fmt: skip
+    rest = [*plain("good", batch=2), *plain("bad", batch=2)]
+    bare = gate(write_lake(tmp_path / "a", runs=RUNS, rounds=[*one, *other, *rest]), Question())
+    both = gate(write_lake(tmp_path / "b", runs=RUNS, rounds=[*one, *other, *prefill, *rest]), Question())
+    for a, b in zip((*bare.strata, bare.total), (*both.strata, both.total), strict=True):
+        assert b.off_gain_share == pytest.approx(a.off_gain_share)
+        assert b.off_gain_ms == pytest.approx(a.off_gain_ms)
+        assert b.step_gain == pytest.approx(a.step_gain)
+        # One plain token instead of C of one: what is saved is the share of a token's time that is above it.
+        assert b.off_gain_share == pytest.approx(1 - 1 / (b.relative_token_time or 1))
+    assert by_task(both)["bad"].step_gain
+
+
 def test_an_empty_lake_is_inconclusive(tmp_path: Path) -> None:
     found = gate(write_lake(tmp_path), Question())
     assert found.decision == "INCONCLUSIVE"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import random
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -178,6 +179,44 @@ def test_intervals_are_about_as_wide(tmp_path: Path) -> None:
         assert 0.75 < widths[1] / widths[0] < 1.33, (name, widths)
     assert before["requests"] == after["requests"] == 360
     assert math.isclose(before["n_eff"], after["n_eff"])
+
+
+def in_batches(run_id: str, k: int, seed: int) -> list[dict[str, Any]]:
+    """Rounds of requests that go through their steps eight at a time; the time of a step is one for all of them."""
+    draw = random.Random(seed)
+    out = []
+    begin = dt.datetime(2026, 5, 6, 10)
+    for batch in range(40):
+        for step in range(12):
+            ts = begin + dt.timedelta(seconds=31 * batch + 0.7 * step)
+            draft, verify = draw.gauss(900.0 * k, 250.0), draw.gauss(9000, 900)
+            for i in range(8):
+                accepted = next((j for j in range(k) if draw.random() > 0.6), k)
+                out.append(
+                    {"record": "round", "run_id": run_id, "engine": "acme", "request_id": f"{run_id}-{8 * batch + i}",
+                     "round_index": step, "ts": f"{ts.isoformat()}Z", "step_id": f"{batch}/{step}", "batch_size": 8,
+                     "drafted": k, "accepted": accepted, "emitted": accepted + 1, "target_us": round(verify),
+                     "step_us": round(verify + (draft if k else 0))} | ({"draft_us": round(draft)} if k else {})
+                )  # fmt: skip
+    return out
+
+
+@pytest.mark.parametrize("baseline", ["off", 20.0])
+def test_what_requests_of_one_step_share_stays_in_the_intervals(tmp_path: Path, baseline: str | float) -> None:
+    """Rolled-up rounds name no step; they say how many shared one."""
+    (tmp_path / "k4.jsonl").write_text(jsonl(in_batches("k4", 4, 1)))
+    (tmp_path / "off.jsonl").write_text(jsonl(in_batches("off", 0, 2)))
+    lake = tmp_path / "lake"
+    run(lake, tmp_path / "k4.jsonl")
+    run(lake, tmp_path / "off.jsonl", role="baseline")
+    question = Question(runs=("k4",), baseline=baseline)
+    before = report(lake, question).total.figures
+    compact(lake, AFTER)
+    after = report(lake, question).total.figures
+    # As if no two requests shared a step, the first two would be a third as wide.
+    for name in ("rho", "rho_round", "rho_verify", "verify_inflation", "round_cost", "relative_token_time"):
+        widths = [f[f"{name}_high"] - f[f"{name}_low"] for f in (before, after)]
+        assert 0.8 < widths[1] / widths[0] < 1.5, (name, widths)
 
 
 @pytest.mark.long
