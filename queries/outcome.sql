@@ -20,8 +20,8 @@
 --   speedup_article, speedup_with_bonus, speedup_iid  the formulas of theory.sql with this rho
 --   break_even_alpha          (R - 1) / mean drafted tokens a round; R is tau_committed / speedup_tpot without steps
 -- Basis: the finest grain (see facts). What is compared is over the engines and models that have a baseline, in runs
--- with times where some have none; NULL where less than 0.8 of the rounds (tokens) have one. In a bare DuckDB prices
--- is empty: what needs a baseline is NULL.
+-- with times where some of the stratum have none; NULL where less than 0.8 of the rounds (tokens) have one. prices is
+-- empty here and in a bare DuckDB (`tracelens report` fills it): what needs a baseline is NULL.
 with units as materialized (
   from unit_sums
 ), weighed as materialized (
@@ -88,11 +88,11 @@ with units as materialized (
          sum(t) / nullif(sum(tn), 0) as step,
          coalesce(sum(sample) / nullif(sum(sample_n), 0), 0) + coalesce(sum(rollback) / nullif(sum(rollback_n), 0), 0)
            + coalesce(sum(repack) / nullif(sum(repack_n), 0), 0) as parts
-  from weighed
-  where (engine, coalesce(model, '')) in
-          (select engine, coalesce(model, '') from prices where is_total and price is not null)
-        and (run_id in (select run_id from units where w > 0)
-             or not exists (select 1 from units where w > 0))
+  from (select *, coalesce(bool_or(has_times) over (partition by stratum, is_total), false) as has_timed_runs
+        from (select *, run_id in (select run_id from units where w > 0) as has_times from weighed)
+        where (engine, coalesce(model, '')) in
+                (select engine, coalesce(model, '') from prices where is_total and price is not null))
+  where has_times or not has_timed_runs
   group by stratum, is_total
 ), decoded as (
   select stratum, grouping(stratum) as is_total, sum(weight * decode) / nullif(sum(weight * tokens), 0) as tpot,

@@ -339,3 +339,24 @@ def test_a_report_is_plain_data(tmp_path: Path) -> None:
     found = report(write_lake(tmp_path, rounds=planted(0.6, 5)), ReportOptions(by=("hour", "task_type")))
     assert found.strata[0].key == {"hour": "2026-11-01T10:00:00Z", "task_type": "code"}
     json.dumps(asdict(found), allow_nan=False)
+
+
+@pytest.mark.parametrize("by", ["run_id", "task_type"])
+def test_a_stratum_has_its_logged_mean_whatever_other_strata_have(tmp_path: Path, by: str) -> None:
+    """Times of one run alone say nothing of another run's; in the total the runs with times are looked at."""
+    counts = {"rounds": 400, "drafted": 1200, "accepted": 600, "emitted": 1000, "num_speculative_tokens": 3}
+    timed = {"draft_us": 3000, "target_us": 15_000, "step_us": 20_000, "time_basis": "mean", "steps": 100}
+    windows = [
+        *({**counts, **timed, by: "a", "ts_end": DAY + dt.timedelta(minutes=i)} for i in range(4)),
+        *({**counts, "draft_ms_per_token": 1.5, "run_id": "b", by: "b", "ts_end": DAY + dt.timedelta(minutes=i)}
+          for i in range(4)),
+    ]  # fmt: skip
+    lake = write_lake(tmp_path, windows=windows)
+    found = report(lake, ReportOptions(by=(by,), baseline=14.0))
+    rho = {s.key[by]: s.figures["rho"] for s in found.strata}
+    assert rho == {"a": pytest.approx(1 / 14), "b": pytest.approx(1.5 / 14)}
+    assert found.total.figures["rho"] == pytest.approx(1 / 14)
+    alone = report(lake, ReportOptions(by=(), runs=("b",), baseline=14.0)).total.figures
+    (other,) = (s.figures for s in found.strata if s.key[by] == "b")
+    for name in ("rho", "speedup_article", "draft_ms_per_token", "tau_verified", "draft_accept_ratio"):
+        assert other[name] == alone[name]

@@ -38,7 +38,8 @@ class Answers:
     """Rows of every query, by key of the stratum; the key None is the total.
 
     `priced` holds alpha and rho over the rows whose engine and model have a baseline (and whose run has step times,
-    where some have), `priced_tpot` holds speedup over those with a baseline TPOT; the same rows where all have one.
+    where some of the stratum have), `priced_tpot` holds speedup over those with a baseline TPOT; the same rows where
+    all have one.
     """
 
     rows: Mapping[str, Rows]
@@ -77,11 +78,17 @@ def ask(con: duckdb.DuckDBPyConnection, defined: Defined, more: Sequence[str] = 
         rows[name] = run_query(con, name)
     priced: dict[str, Rows] = {name: rows[name] for name in ("alpha", "rho", *more)}
     tpot: dict[str, Rows] = {name: rows[name] for name in ("speedup", *more)}
-    parts, timed = _is_partial(con, "price"), _some_runs_untimed(con)
-    conditions = [text for text, holds in ((_PRICED.format("price"), parts), (_TIMED, timed)) if holds]
-    if conditions:
-        narrow(con, defined, " and ".join(conditions))
+    condition: str | None = None
+    if _is_partial(con, "price"):
+        condition = _PRICED.format("price")
+        narrow(con, defined, condition)
         priced = {name: run_query(con, name) for name in priced}
+    if _some_runs_untimed(con):
+        narrow(con, defined, _TIMED if condition is None else f"{condition} and {_TIMED}")
+        # A stratum of which no run has times has what its logs tell without: a logged mean of draft times.
+        apart = {name: run_query(con, name) for name in priced}
+        timed = apart["alpha"].keys()
+        priced = {n: {k: r for k, r in priced[n].items() if k not in timed} | {**rows} for n, rows in apart.items()}
     if _is_partial(con, "tpot"):
         narrow(con, defined, _PRICED.format("tpot"))
         tpot = {name: run_query(con, name) for name in tpot}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tracelens.analysis.figures import Figures, Row, bound, whole
+from tracelens.analysis.figures import Figures, Row, bound, unseen_tokens, whole
 from tracelens.model.intervals import (
     Estimate,
     RatioSums,
@@ -113,6 +113,7 @@ def observed(speed: Row, priced: Priced, figures: Figures, level: float) -> Figu
     out["step_token_ms"] = step / committed if step is not None and committed else None
     out["speedup_step"] = 1.0 / token.value if token.value and token.basis == "step" else None
     bound(out, "speedup_step", None if token.estimate is None else positive_interval(inverse(token.estimate), level))
+    _widen(out, priced.alpha, level)
     _speedup_tpot(out, priced, level)
     best = "tpot" if out["speedup_tpot"] is not None else "step" if out["speedup_step"] is not None else None
     out["speedup_observed_basis"] = best
@@ -145,6 +146,20 @@ def _relative_token_time(priced: Priced) -> _Token:
     return _Token(parts / plain / committed, "lower_bound")
 
 
+def _widen(out: Figures, alpha: Row, level: float) -> None:
+    """Let the intervals by steps hold what all or no drafts accepted leave unseen: C is over tau_committed."""
+    committed = alpha.get("tau_committed")
+    less, more = unseen_tokens(alpha, level, every_round=True)
+    if out["relative_token_time_low"] is None or not committed or not less + more:
+        return
+    slower, faster = committed / (committed - less), committed / (committed + more)
+    out["relative_token_time_low"] *= faster
+    out["relative_token_time_high"] *= slower
+    if out["speedup_step_low"] is not None:
+        out["speedup_step_low"] /= slower
+        out["speedup_step_high"] /= faster
+
+
 def _speedup_tpot(out: Figures, priced: Priced, level: float) -> None:
     out["speedup_tpot"] = None
     bound(out, "speedup_tpot", None)
@@ -163,9 +178,16 @@ def _speedup_tpot(out: Figures, priced: Priced, level: float) -> None:
 
 
 def _saved_share(figures: Figures, token_time: float | None) -> float | None:
-    """Step time of near-K rounds over the step time that speculation saved; None where it saved none."""
+    """Step time of near-K rounds over the step time that speculation saved; None where it saved none.
+
+    The step time of all rounds is the near-K time over its share: as in near_k.sql, a step counts once.
+    """
     near, share = figures.get("near_k_step_ms"), figures.get("near_k_step_share")
-    if not near or not share or not token_time or token_time >= 1.0:
+    if near is None or not token_time or token_time >= 1.0:
+        return None
+    if near == 0.0:
+        return 0.0
+    if not share:
         return None
     saved = near / share * (1.0 / token_time - 1.0)
     return float(near / saved)

@@ -178,7 +178,7 @@ def switch_on(needs: str | Sequence[str], engines: Collection[str], canonical: C
         return _SINGLE
     needs = ["drafted" if need == "timed_drafts" else need for need in needs]
     need = needs[0]
-    if need == "nothing_drafted":
+    if need in ("nothing_drafted", "some_accepted"):
         return _DRAFTER
     texts: dict[str, list[str]] = {}
     for engine in sorted(engines):
