@@ -248,6 +248,62 @@ def test_iteration_lines_of_both_generations() -> None:
     assert [r.line for r in rejects] == [5, 6]
 
 
+ENGINE_START = (
+    CORE.format(0, 5) + "Initializing a V1 LLM engine (v{}) with config: model='m', speculative_config={}, x=1"
+)
+SCHEDULING = API.format(4) + "Asynchronous scheduling is {}."
+ARGS = API.format(3) + "non-default args: {{'model': 'm', 'async_scheduling': {}}}"
+
+
+def drafter(method: str) -> str:
+    return f"SpeculativeConfig(method='{method}', model='d', num_spec_tokens=3)"
+
+
+@pytest.mark.parametrize(
+    ("starts", "is_step"),
+    [
+        ([ENGINE_START.format("0.20.0", drafter("eagle"))], False),
+        ([ENGINE_START.format("0.14.1rc1", drafter("deepseek_mtp"))], False),
+        ([ENGINE_START.format("0.14.0", "None")], False),
+        ([ENGINE_START.format("0.13.0", drafter("eagle3"))], True),
+        ([ENGINE_START.format("0.15.2", drafter("draft_model"))], True),
+        ([ENGINE_START.format("0.16.0", drafter("draft_model"))], False),
+        ([ENGINE_START.format("0.33.0", drafter("ngram"))], True),
+        ([ENGINE_START.format("0.33.0", drafter("suffix"))], True),
+        ([ENGINE_START.format("0.33.0", drafter("ngram_gpu"))], False),
+        ([ENGINE_START.format("0.32.0", drafter("eagle")) + ", device_config=cpu, y=1"], True),
+        ([SCHEDULING.format("disabled"), ENGINE_START.format("0.20.0", drafter("eagle"))], True),
+        ([SCHEDULING.format("enabled"), ENGINE_START.format("0.33.0", drafter("dflash"))], False),
+        ([ENGINE_START.format("0.33.0", drafter("suffix")), SCHEDULING.format("enabled")], False),
+        ([ARGS.format("False"), ENGINE_START.format("0.20.0", drafter("eagle"))], True),
+        ([ARGS.format("True"), SCHEDULING.format("disabled"), SCHEDULING.format("disabled")], True),
+        ([API.format(1) + "vLLM API server version 0.20.0"], True),  # nobody can tell
+        ([], True),
+    ],
+)
+def test_what_is_left_of_a_wait_is_no_step(starts: list[str], is_step: bool) -> None:
+    """vllm#35072: with asynchronous scheduling the elapsed time is near 0, whatever a step takes."""
+    tables, rejects = ingest(*starts, CORE.format(0, 41) + iteration(1, 4, 16, 5.0))
+    assert rejects == []
+    told = shown(tables.windows, "step_us", "running", "steps")
+    assert told == [(5000 if is_step else None, 4, 1)]
+    assert tables.runs is None or tables.runs.height == min(1, len(starts))
+
+
+def test_each_start_has_its_own_scheduling() -> None:
+    lines = []
+    for minute, how in enumerate(("enabled", "disabled")):
+        start = ENGINE_START.format("0.20.0", drafter("eagle"))
+        own = [ARGS.format("None"), SCHEDULING.format(how), start, SCHEDULING.format(how)]
+        own += [CORE.format(0, 41) + iteration(1, 4, 16, 5.0)]
+        lines += [line.replace("12:00:", f"12:0{minute}:") for line in own]
+    tables, _ = ingest(*lines)
+    assert shown(tables.windows, "run_key", "step_us") == [(1, None), (2, 5000)]
+    assert tables.runs is not None
+    assert [{c["key"]: c["value"] for c in row} for row in tables.runs["config"].to_list()] == [
+        {"async_scheduling": "true"}, {"async_scheduling": "false"}]  # fmt: skip
+
+
 def test_records_pasted_on_one_line() -> None:
     one = API.format(10) + engine_line(0)
     two = API.format(10) + c_line(250, 400, [90, 70, 50, 40], 100)

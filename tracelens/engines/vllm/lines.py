@@ -25,6 +25,7 @@ NEEDLES: tuple[bytes, ...] = (
     b"Initializing a",
     b"non-default args: ",
     b"vLLM API server version ",
+    b"Asynchronous scheduling is ",
 )
 
 # `(APIServer pid=1) INFO 11-29 11:41:57 [loggers.py:335] ` and every older form: without the process (before 0.9),
@@ -92,7 +93,8 @@ _REQUEST = (
 )
 _START = (
     r"^(?:Initializing an? (?:(?P<era>V\d) )?LLM engine \(v(?P<version>[^)]+)\)|"
-    r"vLLM API server version (?P<api>\S+)|non-default args: )"
+    r"vLLM API server version (?P<api>\S+)|non-default args: |"
+    r"Asynchronous scheduling is (?P<scheduling>enabled|disabled)\.)"
 )
 
 
@@ -307,7 +309,11 @@ _SURFACES: Sequence[LineSurface] = (
     ("vllm.engine_line", _ENGINE_LINE, _engine),
     ("vllm.iteration_line", r"^(?:Engine \d+: )?Iteration\(", _iteration),
     ("vllm.request_line", r"^Received request ", _request),
-    ("vllm.start", r"^(?:Initializing an? |non-default args: |vLLM API server version )", _start),
+    (
+        "vllm.start",
+        r"^(?:Initializing an? |non-default args: |vLLM API server version |Asynchronous scheduling is )",
+        _start,
+    ),
 )
 # The lines that a busy server writes every few seconds.
 _SHAPES = shapes.Reader(

@@ -60,7 +60,7 @@ class Log:
         text, last = self._taken(whole)
         runs = self._runs()
         text = {surface: _with_run(frame, runs) for surface, frame in text.items()}
-        tables = Tables(runs=runs, rounds=rounds)
+        tables = Tables(runs=_told(runs), rounds=rounds)
         tables.windows = self._windows(text, runs, tables)
         tables.requests = self._requests(text) if answered is None else answered
         if _ENGINE in text:
@@ -85,7 +85,7 @@ class Log:
         text |= {surface: pl.concat(parts, how="diagonal_relaxed") for surface, parts in self._waiting.items()}
         text.pop(_START, None)
         text = {surface: _with_run(frame, runs) for surface, frame in text.items()}
-        tables = Tables(runs=runs)
+        tables = Tables(runs=_told(runs))
         tables.windows = self._windows(text, runs, tables)
         requests = small.request_rows(text)
         told = self._requests(text)
@@ -135,12 +135,18 @@ class Log:
         return windows.request_rows(self._once[_REQUEST](text[_REQUEST])) if _REQUEST in text else None
 
 
+def _told(runs: pl.DataFrame | None) -> pl.DataFrame | None:
+    """The runs without what only their lines need."""
+    return None if runs is None else runs.drop("is_async")
+
+
 def _with_run(frame: pl.DataFrame, runs: pl.DataFrame | None) -> pl.DataFrame:
-    """Add `run_key` and the run's `method`: the latest start above the line, in the same stream."""
+    """Add `run_key` and the run's `method` and `is_async`: the latest start above the line, in the same stream."""
     if runs is None:
-        return frame.with_columns(run_key=pl.lit(0, pl.Int64), method=pl.lit(None, pl.String))
+        nothing = {"method": pl.lit(None, pl.String), "is_async": pl.lit(None, pl.Boolean)}
+        return frame.with_columns(run_key=pl.lit(0, pl.Int64), **nothing)
     stream = pl.col("stream").fill_null("")
-    starts = runs.select("run_key", "method", _line="first_line", _stream=stream).sort("_line")
+    starts = runs.select("run_key", "method", "is_async", _line="first_line", _stream=stream).sort("_line")
     out = frame.with_columns(_stream=stream).join_asof(
         starts, left_on="line", right_on="_line", by="_stream", strategy="backward", check_sortedness=False
     )

@@ -9,12 +9,15 @@ import polars as pl
 # The settings are a Python repr: `key='text'`, `key=1` (engine config) or `'key': 'text'` (non-default args).
 _TEXT = r"""['"]?\b{key}['"]?\s*[=:]\s*\[?['"]([^'"]*)['"]"""
 _INT = r"""['"]?\b{key}['"]?\s*[=:]\s*(\d+)"""
+_BOOL = r"""['"]?\b{key}['"]?\s*[=:]\s*(True|False)"""
 # The speculative config's own part, so that its `model` and `method` are not the target's. "draft_model='[ngram]'"
 # named the method up to 0.7.
 _SPEC = r"speculative_config['\"]?\s*[=:]\s*(?:SpeculativeConfig\(([^)]*)\)|\{((?:[^{}]|\{[^{}]*\})*)\})"
 _OFF = r"speculative_config['\"]?\s*[=:]\s*None"
 # From 0.20 acceptance can be simulated. Only these keys say so: a drafter may be called synthetic.
 _FORCED = r"""rejection_sample_method['"]?\s*[=:]\s*['"]synthetic|synthetic_acceptance_\w+['"]?\s*[=:]\s*[^\sN]"""
+# Of which line a start is told: one of these opens another start where it is there already.
+_API, _ARGS, _SCHEDULING, _ENGINE = range(4)
 # `served_model_name=tiny`: the engine's line prints it without quotes.
 _SERVED = r"\bserved_model_name=([^\s,'\"\[\]()]+)"
 # A folder of some machine, or an address: reduced to its last part.
@@ -51,11 +54,11 @@ def runs(starts: pl.DataFrame) -> pl.DataFrame:
     """One row a start: consecutive start-up lines of one stream are one start until one of their kinds repeats.
 
     Args:
-        starts: the `vllm.start` frame (message, era, version, api, stream, line, ts).
+        starts: the `vllm.start` frame (message, era, version, api, scheduling, stream, line, ts).
 
     Returns:
-        Columns of the canonical table `runs` that are known, `run_key` (1, 2, …), `first_line`, `stream` and
-        `start_key` (a digest of the first line).
+        Columns of the canonical table `runs` that are known, `run_key` (1, 2, …), `first_line`, `stream`, `start_key`
+        (a digest of the first line), and `is_async` (steps are scheduled ahead; null: nobody can tell).
     """
     rows = _settings(starts)
     first = [pl.col(c).drop_nulls().first() for c in _FIRST]
@@ -64,10 +67,15 @@ def runs(starts: pl.DataFrame) -> pl.DataFrame:
         .group_by("run_key", maintain_order=True)
         .agg(
             pl.col("line").min().alias("first_line"),
-            pl.col("stream", "start_key").first(),
+            pl.col("stream").first(),
+            # What every server prints in the same words tells no start from another one.
+            pl.coalesce(
+                pl.col("start_key").filter(pl.col("kind") != _SCHEDULING).first(), pl.col("start_key").first()
+            ).alias("start_key"),
             pl.col("ts").min().alias("started"),
             *first,
-            pl.col("forced_acceptance", "off", "speculative", "dynamic_k", "parallel_drafting").any(),
+            pl.col("forced_acceptance", "off", "speculative", "dynamic_k", "parallel_drafting", "on_cpu").any(),
+            pl.col("told_async").drop_nulls().last(),
         )
     )
     return out.with_columns(
@@ -79,8 +87,28 @@ def runs(starts: pl.DataFrame) -> pl.DataFrame:
         config=pl.concat_list(
             pl.struct(key=pl.lit("dynamic_k"), value=pl.when("dynamic_k").then(pl.lit("true"))),
             pl.struct(key=pl.lit("parallel_drafting"), value=pl.when("parallel_drafting").then(pl.lit("true"))),
+            pl.struct(key=pl.lit("async_scheduling"), value=pl.col("told_async").cast(pl.String)),
         ).list.filter(pl.element().struct.field("value").is_not_null()),
-    ).drop("off", "speculative", "dynamic_k", "parallel_drafting")
+        is_async=_is_async(),
+    ).drop("off", "speculative", "dynamic_k", "parallel_drafting", "on_cpu", "told_async")
+
+
+def _is_async() -> pl.Expr:
+    """Whether steps are scheduled ahead: as the log says, else by default.
+
+    It is the default from 0.14 without speculation and for EAGLE and MTP (vllm#31998), from 0.16 for draft models, from
+    0.18 for ngram_gpu; never on a CPU, and other drafters turn it off. 0.14 and later print which of them it is.
+    """
+    minor = pl.col("engine_version").str.extract(r"^0\.(\d+)", 1).cast(pl.Int32, strict=False)
+    method = pl.col("method")
+    since = (
+        pl.when(method.is_null()).then(pl.when("off").then(14))
+        .when(method.str.contains("eagle|mtp")).then(14)
+        .when(method == "draft_model").then(16)
+        .when(method == "ngram_gpu").then(18)
+        .otherwise(1_000)
+    )  # fmt: skip
+    return pl.coalesce("told_async", ~pl.col("on_cpu") & (minor >= since))
 
 
 def _settings(starts: pl.DataFrame) -> pl.DataFrame:
@@ -90,10 +118,12 @@ def _settings(starts: pl.DataFrame) -> pl.DataFrame:
         spec=pl.coalesce(message.str.extract(_SPEC, 1), message.str.extract(_SPEC, 2)),
         rest=message.str.replace(_SPEC, ""),
         kind=pl.when(message.str.starts_with("vLLM API server"))
-        .then(0)
+        .then(_API)
         .when(message.str.starts_with("non-default"))
-        .then(1)
-        .otherwise(2),
+        .then(_ARGS)
+        .when(pl.col("scheduling").is_not_null())
+        .then(_SCHEDULING)
+        .otherwise(_ENGINE),
     )
     spec, rest = pl.col("spec"), pl.col("rest")
     legacy = spec.str.extract(r"draft_model='\[(\w+)\]'", 1)
@@ -121,17 +151,24 @@ def _settings(starts: pl.DataFrame) -> pl.DataFrame:
         speculative=spec.is_not_null(),
         forced_acceptance=spec.str.contains(_FORCED),
         dynamic_k=spec.str.contains(r"num_speculative_tokens_per_batch_size['\"]?\s*[=:]\s*[^\sN]"),
+        on_cpu=rest.str.contains(r"\bdevice_config=cpu\b"),
+        told_async=pl.coalesce(
+            pl.col("scheduling") == "enabled", rest.str.extract(_BOOL.format(key="async_scheduling"), 1) == "True"
+        ),
         parallel_drafting=spec.str.contains(r"parallel_drafting['\"]?\s*[=:]\s*True"),
     )
 
 
 def _start_number(rows: pl.DataFrame) -> pl.Series:
-    """Number of the start each line belongs to: a kind that repeats within a stream opens the next one."""
+    """Number of the start each line belongs to: a kind that repeats within a stream opens the next one.
+
+    How steps are scheduled each process may say for itself.
+    """
     seen: dict[str | None, set[int]] = {}
     number: dict[str | None, int] = {}
     out: list[int] = []
     for stream, kind in rows.select("stream", "kind").iter_rows():  # a handful of rows a start
-        if kind in seen.get(stream, set()) or stream not in seen:
+        if stream not in seen or (kind in seen[stream] and kind != _SCHEDULING):
             seen[stream] = set()
             number[stream] = max(number.values(), default=0) + 1
         seen[stream].add(kind)

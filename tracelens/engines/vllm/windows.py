@@ -216,8 +216,9 @@ def iteration_windows(lines: pl.DataFrame) -> pl.DataFrame:
     """One engine step a line (0.14 and later, by flag): its batch and the host's wait for it.
 
     The scheduled tokens (1 + drafts to verify, each request) are the same drafts that the SpecDecoding lines of the
-    run count, so they are not written as `drafted` again. With asynchronous scheduling (default since 0.14 for most
-    draft methods) the elapsed time is only the rest of the wait (vllm#35072): it is kept, with its surface's name.
+    run count, so they are not written as `drafted` again. With asynchronous scheduling the elapsed time is only the
+    rest of the wait (vllm#35072), nearly none: no step's time. Where nobody can tell how steps were scheduled it is
+    kept, and the warning `async_steps` looks at the stamps.
     """
     plain = pl.col("tokens") == pl.col("requests")
     decode_only = pl.col("context_requests") == 0
@@ -231,7 +232,7 @@ def iteration_windows(lines: pl.DataFrame) -> pl.DataFrame:
         ts_end="ts",
         steps=pl.lit(1, pl.Int64),
         time_basis=pl.lit("sum"),
-        step_us=_micros("elapsed_ms"),
+        step_us=pl.when(~pl.col("is_async").fill_null(False)).then(_micros("elapsed_ms")),
         plain_steps=pl.when(plain & decode_only).then("requests"),
         running="requests",
         prompt_tokens="context_tokens",
