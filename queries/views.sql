@@ -212,16 +212,24 @@ with scraped as (
                        concat_ws(' ', coalesce(s.scope, w.run_id), coalesce(w.process, ''), 'not told'))) as process
   from logged_windows w semi join scraped using (source_id) left join scopes s on s.run_id = w.run_id
   where w.counters is not null and w.possible and w.source_line is not null
+), summed as (
+  select *, coalesce(counters[4], 0) + coalesce(counters[13], 0) + coalesce(counters[14], 0) as counted from stood
+), told as (
+  -- Pages without a date are in the order of their counts: as long as these never fell where the order is known.
+  select *, coalesce(ts_end is not null and counted < max(counted) over (
+                       partition by process order by ts_end rows between unbounded preceding and 1 preceding), false)
+            or coalesce(counted < lag(counted) over (partition by process, source_id order by source_line), false)
+            as fell
+  from summed
 ), shared as (
-  select process, count(ts_end) = count(*) as timed from stood group by process
-  having min(source_id) <> max(source_id) and (timed or count(counters_since) = count(*))
+  select process, count(ts_end) = count(*) as timed from told group by process
+  having min(source_id) <> max(source_id)
+         and (timed or count(counters_since) = count(*) or not bool_or(fell))
 ), placed as (
   select s.*, row_number() over (
            partition by process
-           order by case when timed then ts_end end,
-                    coalesce(counters[4], 0) + coalesce(counters[13], 0) + coalesce(counters[14], 0),
-                    source_id, source_line) as place
-  from stood s join shared using (process)
+           order by case when timed then ts_end end, counted, source_id, source_line) as place
+  from summed s join shared using (process)
 ), followed as (
   select *, lag(place) over (partition by process, source_id order by place) as own_before from placed
 ), cells as (
@@ -415,15 +423,20 @@ from windows group by run_id, surface;
 
 -- Per scope and group of figures the first grain that holds it, and in it one surface: two surfaces of one grain tell
 -- of the same rounds (a log line and a scrape). Requests are the exception: their surfaces were joined by id above.
--- The surface that knows its rounds goes first, then the one that saw most. A scope is a run that the user named, or
--- all runs of one engine that were logged in one folder: the responses beside a server's log may not tell which of its
--- starts they are of, and must not be counted beside its lines. Steps are taken where no profiler was, then where the
--- phases are. Phases of a profiler stand beside them, and no figure takes both (unit_sums tells them apart).
+-- Rounds that a surface gives of some of its requests only (a log level that was changed, a client that lists them for
+-- a few) are no account of all: there its requests' own counts go first. The surface that knows its rounds goes first,
+-- then the one that saw most. A scope is a run that the user named, or all runs of one engine that were logged in one
+-- folder: the responses beside a server's log may not tell which of its starts they are of, and must not be counted
+-- beside its lines. Steps are taken where no profiler was, then where the phases are. Phases of a profiler stand beside them, and no figure takes both (unit_sums tells them apart).
 create or replace view grain_choice as
+with scoped as (
+  select held.*, coalesce(s.scope, held.run_id) as scope
+  from held left join (select run_id, max(scope) as scope from runs group by run_id) s on s.run_id = held.run_id
+)
 select *,
        first_value(grain || case when grain = 'request' then '' else ' ' || surface end)
-         over (partition by scope order by counts = 0, other_counts + counts = 0, grain_order, know_rounds = 0,
-               drafted desc nulls last, counts desc, surface) as counts_from,
+         over (partition by scope order by counts = 0, other_counts + counts = 0, is_partial, grain_order,
+               know_rounds = 0, drafted desc nulls last, counts desc, surface) as counts_from,
        first_value(grain || case when grain = 'request' then '' else ' ' || surface end)
          over (partition by scope order by drafts = 0, grain_order, drafts desc, surface) as drafts_from,
        first_value(grain || case when grain = 'request' then '' else ' ' || surface end)
@@ -439,8 +452,10 @@ select *,
        sum(plain) over (partition by scope) = 0
          and max(case when grain = 'round' then counts else 0 end) over (partition by scope) > 0 as plain_missing
 from (
-  select held.*, coalesce(s.scope, held.run_id) as scope
-  from held left join (select run_id, max(scope) as scope from runs group by run_id) s on s.run_id = held.run_id
+  select *, coalesce(grain = 'round' and told_share < 0.9, false) as is_partial
+  from (select *, sum(drafted) filter (grain = 'round') over told
+                  / nullif(sum(drafted) filter (grain = 'request') over told, 0) as told_share
+        from scoped window told as (partition by scope, surface))
 );
 
 -- What a finer grain (or a better surface) of the run holds already: few rows, none for most lakes of one grain.

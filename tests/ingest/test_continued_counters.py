@@ -185,13 +185,54 @@ def test_two_servers_in_one_folder_contradict_each_other(tmp_path: Path, specula
     assert windows(tmp_path / "lake") == sorted([*alone[0], *alone[1]], key=repr)
 
 
-def test_pages_without_a_time_go_by_what_they_count(tmp_path: Path) -> None:
-    pages = [page.partition("\n")[2] for page in series("vllm", 3, began=True)]
+def undated(page: str) -> str:
+    return page.partition("\n")[2]
+
+
+def drafted(lake: Path) -> int:
+    return int(sum(row[0] or 0 for row in windows(lake, "drafted")))
+
+
+def spec_rounds(page: str) -> int:
+    return int(float(re.findall(r"num_drafts_total\S* (\S+)", page)[0]))
+
+
+@pytest.mark.parametrize("began", [True, False])
+@pytest.mark.parametrize("engine", ["vllm", "llama"])
+def test_pages_without_a_time_go_by_what_they_count(tmp_path: Path, engine: str, began: bool) -> None:
+    pages = [undated(page) for page in series(engine, 3, began=began)]
     for i in (2, 0, 1):
         run(tmp_path / "lake", put(tmp_path, f"{i}.prom", [pages[i]]))
-    assert sum(row[0] for row in windows(tmp_path / "lake", "drafted")) == K * int(
-        float(re.findall(r"num_drafts_total\S* (\S+)", pages[2])[0])
-    )
+    assert drafted(tmp_path / "lake") == K * spec_rounds(pages[2])
+
+
+def test_a_dated_series_between_two_pages_without_a_time(tmp_path: Path) -> None:
+    """One page before a benchmark, one behind it, and a scraper beside it."""
+    pages = series("llama", 8)
+    parts = ([undated(pages[0])], pages[1:7], [undated(pages[7])])
+    for i in (1, 2, 0):
+        run(tmp_path / "lake", put(tmp_path, f"{i}.prom", parts[i]))
+    assert drafted(tmp_path / "lake") == K * spec_rounds(pages[7])
+
+
+def test_where_counters_fell_pages_without_a_time_have_no_place(tmp_path: Path) -> None:
+    """Before the start or behind it? Each file's first value counts, as it does alone."""
+    pages = series("llama", 8, restarts=[4])
+    run(tmp_path / "lake", put(tmp_path, "series.prom", pages))
+    alone = drafted(tmp_path / "lake")
+    run(tmp_path / "lake", put(tmp_path, "page.prom", [undated(pages[2])]))
+    assert drafted(tmp_path / "lake") == alone + K * spec_rounds(pages[2])
+
+
+def test_two_servers_without_times_contradict_each_other(tmp_path: Path) -> None:
+    one, two = undated(series("llama", 6)[-1]), undated(series("llama", 7, seed=5, speculates=False)[-1])
+    for i, page in enumerate((one, two)):
+        run(tmp_path / "lake", put(tmp_path, f"{i}.prom", [page]))
+    assert drafted(tmp_path / "lake") == K * spec_rounds(one)
+    generated = windows(tmp_path / "lake", "generated_tokens")
+    assert {row[0] for row in generated} == {
+        int(float(re.findall(r"tokens_predicted_total (\S+)", page)[0])) for page in (one, two)
+    }
 
 
 @pytest.mark.parametrize("name", ["metrics-B-trunc2-k3.prom.gz", "metrics-A-ngram-k4.prom.gz"])

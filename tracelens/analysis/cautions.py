@@ -39,6 +39,7 @@ def warnings(
         *_rolled_out(defined),
         *collect.counted_wrongly(con, total, strata, defined),
         *_grains(con),
+        *_some_rounds(con),
         *collect.timed_wrongly(con, total),
         *baseline.alarms(con, total, defined, baseline_run),
         *([] if pooled else pooling.mixed_models(con, total)),
@@ -161,6 +162,29 @@ def _grains(con: duckdb.DuckDBPyConnection) -> list[Warning]:
         )
         found.append(Warning("unjoined_requests", text, {"runs": len(unjoined), "run": run}))
     return found
+
+
+def _some_rounds(con: duckdb.DuckDBPyConnection) -> list[Warning]:
+    """Records of requests of which some only list their rounds."""
+    found = rows(
+        con,
+        "select surface, min(run_id) as run, any_value(told_share) as share, bool_or(is_partial) as is_partial"
+        " from grain_choice where grain = 'round' and told_share < 0.995 and run_id in (from chosen_runs)"
+        " group by scope, surface order by share, surface",
+    )
+    if not found:
+        return []
+    worst = found[0]
+    text = (
+        f"{worst['surface']} lists the rounds of some of its requests only ({_share(worst['share'])} of the drafted"
+        f" tokens, run {worst['run']}): "
+        + (
+            "the requests' own counts are used, and what single rounds alone can tell is of none of them"
+            if worst["is_partial"]
+            else "the others are left out of what is counted"
+        )
+    )
+    return [Warning("some_rounds", text, {"share": worst["share"], "run": worst["run"], "surface": worst["surface"]})]
 
 
 def _tokens(drafted: int | None) -> str:
