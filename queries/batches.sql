@@ -48,14 +48,16 @@ with rate as (
   from (select run_id, covar_pop(target_ms, positions) as cov, var_pop(positions) as var, count(target_ms) as n
         from steps where target_ms is not null group by run_id)
 ), joined as (
-  select r.* exclude (prefill), s.prefill, s.widest, s.is_mixed, s.positions as step_positions, s.emitted as step_emitted, s.step_ms as whole_ms
+  select r.* exclude (prefill), s.prefill, s.widest, s.is_mixed, s.positions as step_positions,
+         s.emitted as step_emitted, s.step_ms as whole_ms
   from rows_of r
   join steps s on s.run_id = r.run_id and s.step_id = r.step_id
 ), sums as (
   select stratum, grouping(stratum) as is_total, sum(weight * positions) as positions_padded,
          sum(weight * widest) as padded,
          sum(positions) filter (is_mixed) as mixed_positions,
-         sum(positions) filter (is_mixed and not prefill) as timed_positions, sum(emitted) filter (is_mixed) as mixed_emitted,
+         sum(positions) filter (is_mixed and not prefill) as timed_positions,
+         sum(emitted) filter (is_mixed) as mixed_emitted,
          any_value(every) * count(*) filter (is_mixed) as mixed_rounds
   from joined
   group by grouping sets ((stratum), ())

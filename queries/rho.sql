@@ -16,7 +16,8 @@
 --                             row, times its mates: views.sql, shared_steps).
 --                             That of b's own measurement is not in them: see baseline.sql
 --   step_spread               what rows of one step share: covariances of ln of D/d (d), V (v), T (t) and the plain
---                             step (b), by step - by row, on top of those by unit; NULL where no step is shared
+--                             step (b), and the mean over every step, those with prefill too (e), by step - by row, on
+--                             top of those by unit; NULL where no step is shared
 --   units                     effective number of independent units with a time
 --   phases_profiled, steps_profiled  whether draft and verify times, and steps, are a profiler's: such times are
 --                             compared with each other alone
@@ -26,7 +27,8 @@ with priced as materialized (
 ), sums as materialized (
   select stratum, is_total, run_id, unit, sum(dt) as dt, sum(dn) as dn, sum(d_all) as d_all,
          sum(d_rounds) as d_rounds, sum(v) as v, sum(vn) as vn, sum(t) as t, sum(tn) as tn, sum(e_all) as e,
-         sum(n_all) as n, sum(w) as w, sum(b) as b
+         sum(n_all) as n, sum(w) as w, sum(b) as b, coalesce(sum(t), 0) + coalesce(sum(prefill_t), 0) as every_t,
+         coalesce(sum(tn), 0) + coalesce(sum(prefill_n), 0) as every_n
   from priced
   group by stratum, is_total, run_id, unit
 ), extras as (
@@ -42,7 +44,7 @@ with priced as materialized (
   select stratum, is_total, sum(dt) as dt, nullif(sum(dn), 0) as dn, sum(d_all) as d_all,
          nullif(sum(d_rounds), 0) as d_rounds, sum(v) as v, nullif(sum(vn), 0) as vn, sum(t) as t,
          nullif(sum(tn), 0) as tn, sum(e) as e, nullif(sum(n), 0) as n, sum(b) as b, nullif(sum(w), 0) as w,
-         sum(w) ** 2 / nullif(sum(w * w), 0) as units
+         sum(every_t) as every_t, nullif(sum(every_n), 0) as every_n, sum(w) ** 2 / nullif(sum(w * w), 0) as units
   from sums
   group by stratum, is_total
 ), shared_priced as (
@@ -61,19 +63,22 @@ with priced as materialized (
 ), pieces as (
   -- Linearised ln of every ratio, by unit, by step, by row and by rolled-up row; z = y / Y - x / X. Rows alone in their
   -- step cancel, and so does what a step's rows committed: acceptance is each request's own.
-  select 'unit' as kind, stratum, is_total, 1 as every, dt, dn, d_all, d_rounds, v, vn, t, tn, e, n, b, w
+  select 'unit' as kind, stratum, is_total, 1 as every, dt, dn, d_all, d_rounds, v, vn, t, tn, e, n, b, w,
+         every_t, every_n
   from sums
   union all
   select 'step' as kind, stratum, grouping(stratum) as is_total, any_value(every) as every, sum(dt) as dt,
          sum(dn) as dn, sum(d_all) as d_all, sum(d_rounds) as d_rounds, sum(v) as v, sum(vn) as vn, sum(t) as t,
-         sum(tn) as tn, 0 as e, 0 as n, case when is_total = 1 then sum(b_total) else sum(b) end as b, sum(w) as w
+         sum(tn) as tn, 0 as e, 0 as n, case when is_total = 1 then sum(b_total) else sum(b) end as b, sum(w) as w,
+         sum(every_t) as every_t, sum(every_n) as every_n
   from shared_priced
   where mates is null
   group by grouping sets ((stratum, run_id, step_id), (run_id, step_id))
   union all
   select case when mates is null then 'row' else 'mates' end as kind,
          case when x.is_total = 0 then stratum end as stratum, x.is_total, every * coalesce(mates, 1) as every,
-         dt, dn, d_all, d_rounds, v, vn, t, tn, 0 as e, 0 as n, case when x.is_total = 1 then b_total else b end as b, w
+         dt, dn, d_all, d_rounds, v, vn, t, tn, 0 as e, 0 as n,
+         case when x.is_total = 1 then b_total else b end as b, w, every_t, every_n
   from shared_priced, (values (0), (1)) as x(is_total)
 ), own as (
   select stratum, is_total, bool_and(basis = 'verify_pass') as is_verify from prices group by stratum, is_total
@@ -84,7 +89,8 @@ with priced as materialized (
          coalesce(p.v, 0) / nullif(s.v, 0) - coalesce(p.vn, 0) / s.vn as z_v,
          coalesce(p.t, 0) / nullif(s.t, 0) - coalesce(p.tn, 0) / s.tn as z_t,
          coalesce(p.e, 0) / nullif(s.e, 0) - coalesce(p.n, 0) / s.n as z_tau,
-         coalesce(p.b, 0) / nullif(s.b, 0) - coalesce(p.w, 0) / s.w as z_price
+         coalesce(p.b, 0) / nullif(s.b, 0) - coalesce(p.w, 0) / s.w as z_price,
+         coalesce(p.every_t, 0) / nullif(s.every_t, 0) - coalesce(p.every_n, 0) / s.every_n as z_e
   from pieces p
   join totals s on s.stratum is not distinct from p.stratum and s.is_total = p.is_total
 ), linear as (
@@ -96,7 +102,8 @@ with priced as materialized (
   select stratum, is_total, sum(pair * z_d * z_d) as dd, sum(pair * z_d * z_v) as dv, sum(pair * z_d * z_t) as dt,
          sum(pair * z_d * z_b) as db, sum(pair * z_v * z_v) as vv, sum(pair * z_v * z_t) as vt,
          sum(pair * z_v * z_b) as vb, sum(pair * z_t * z_t) as tt, sum(pair * z_t * z_b) as tb,
-         sum(pair * z_b * z_b) as bb
+         sum(pair * z_b * z_b) as bb, sum(pair * z_d * z_e) as de, sum(pair * z_v * z_e) as ve,
+         sum(pair * z_t * z_e) as te, sum(pair * z_b * z_e) as be, sum(pair * z_e * z_e) as ee
   from (select *, case kind when 'row' then -every else every end as pair from linear where kind <> 'unit')
   group by stratum, is_total
 ), squares as (
@@ -137,7 +144,7 @@ select case when t.is_total = 0 then t.stratum end as stratum,
        v.verify_inflation as verify_inflation_relvar, v.round_cost as round_cost_relvar, v.token as token_relvar,
        case when h.stratum is not null or h.is_total = 1
             then {'dd': h.dd, 'dv': h.dv, 'dt': h.dt, 'db': h.db, 'vv': h.vv, 'vt': h.vt, 'vb': h.vb, 'tt': h.tt,
-                  'tb': h.tb, 'bb': h.bb} end as step_spread
+                  'tb': h.tb, 'bb': h.bb, 'de': h.de, 've': h.ve, 'te': h.te, 'be': h.be, 'ee': h.ee} end as step_spread
 from totals t
 left join shared_spread h on h.stratum is not distinct from t.stratum and h.is_total = t.is_total
 join extras x on x.stratum is not distinct from t.stratum and x.is_total = t.is_total

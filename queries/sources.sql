@@ -2,7 +2,8 @@
 -- Inputs: views sources, rejects; table continued.
 -- Output, one row a source: name, source_id, bytes, lines; envelope; surfaces (records recognised, by surface);
 --   rows (written, by table); rejects (records refused) and rejects_by_reason; unrecognised (lines that no engine
---   claimed); ingested_at (UTC); same_as (source -> lines whose records are that source's too, or stand before them in the same one: counted once);
+--   claimed); ingested_at (UTC); same_as (source -> lines whose records are that source's too, or stand before them in
+--   the same one: counted once);
 --   continues (source -> windows whose counters go on from that source's: what it tells of is not counted again).
 -- Basis: the ledger.
 with reasons as (

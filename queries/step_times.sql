@@ -36,7 +36,8 @@ with units as materialized (
   group by grouping sets ((stratum, run_id, step_id), (run_id, step_id))
   union all
   select case when mates is null then 'row' else 'mates' end as kind,
-         case when x.is_total = 0 then stratum end as stratum, x.is_total, every * coalesce(mates, 1) as every, d, dn, v, vn, t, tn
+         case when x.is_total = 0 then stratum end as stratum, x.is_total, every * coalesce(mates, 1) as every,
+         d, dn, v, vn, t, tn
   from shared, (values (0), (1)) as x(is_total)
 ), linear as (
   -- Linearised means: z = (sum - mean * number) / all of them.

@@ -427,7 +427,8 @@ from windows group by run_id, surface;
 -- a few) are no account of all: there its requests' own counts go first. The surface that knows its rounds goes first,
 -- then the one that saw most. A scope is a run that the user named, or all runs of one engine that were logged in one
 -- folder: the responses beside a server's log may not tell which of its starts they are of, and must not be counted
--- beside its lines. Steps are taken where no profiler was, then where the phases are. Phases of a profiler stand beside them, and no figure takes both (unit_sums tells them apart).
+-- beside its lines. Steps are taken where no profiler was, then where the phases are. Phases of a profiler stand beside
+-- them, and no figure takes both (unit_sums tells them apart).
 create or replace view grain_choice as
 with scoped as (
   select held.*, coalesce(s.scope, held.run_id) as scope
@@ -848,21 +849,27 @@ group by stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, 
 create or replace view shared_steps as
 with rate as (
   select greatest(1, sum(records) // 1000000)::bigint as every from held where grain = 'round'
+), shared as (
+  select *, not coalesce(has_prefill, false) as decodes, coalesce(draft_ms, target_ms, step_ms) is not null as is_timed
+  from strata
+  where grain = 'round' and (step_id is not null or rolled_requests is not null) and step_share < 1
 )
 select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, step_id, every,
        case when rolled_requests is not null then 1 / step_share - 1 end as mates,
-       weight * case when drafted_timed > 0 then draft_ms end as dt,
-       weight * case when drafted_timed > 0 and draft_ms is not null then drafted_timed end as dn,
-       weight * draft_ms as d_all,
-       weight * case when draft_ms is not null or (drafted = 0 and coalesce(step_us, target_us) is not null)
+       weight * case when decodes and drafted_timed > 0 then draft_ms end as dt,
+       weight * case when decodes and drafted_timed > 0 and draft_ms is not null then drafted_timed end as dn,
+       weight * case when decodes then draft_ms end as d_all,
+       weight * case when decodes and (draft_ms is not null
+                                       or (drafted = 0 and coalesce(step_us, target_us) is not null))
                      then time_rounds end as d_rounds,
-       weight * target_ms as v, weight * case when target_ms is not null then time_rounds end as vn,
-       weight * step_ms as t, weight * case when step_ms is not null then time_rounds end as tn,
-       weight * case when coalesce(draft_ms, target_ms, step_ms) is not null then time_rounds end as w
-from strata, rate
-where grain = 'round' and (step_id is not null or rolled_requests is not null) and step_share < 1
-      and not coalesce(has_prefill, false)
-      and (every = 1 or hash(hash(run_id, coalesce(step_id, unit))) % every = 0);
+       weight * case when decodes then target_ms end as v,
+       weight * case when decodes and target_ms is not null then time_rounds end as vn,
+       weight * case when decodes then step_ms end as t,
+       weight * case when decodes and step_ms is not null then time_rounds end as tn,
+       weight * case when decodes and is_timed then time_rounds end as w,
+       weight * step_ms as every_t, weight * case when step_ms is not null then time_rounds end as every_n
+from shared, rate
+where (decodes or step_ms is not null) and (every = 1 or hash(hash(run_id, coalesce(step_id, unit))) % every = 0);
 
 -- Plain steps and decoding of what ran without speculation, by unit, ms. mates, mates_t, mates_tt: what requests of one
 -- step share; sums of (rows in the step - 1) times 1, t and t^2, by the square of the weight: of a row of many rounds

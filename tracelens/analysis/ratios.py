@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,9 +44,12 @@ _COLUMNS: Mapping[str, tuple[str, str, float]] = {
 NAMES = tuple(_COLUMNS)
 #: The largest that a ratio can be.
 MOST = {"draft_accept_ratio": 1.0, "token_accept_prob": 1.0, "drafting_share": 1.0}
-# Letters of rho.sql's step_spread, and the ratios they are of. The mean over every step stays with its units: it shares
-# its steps with TPOT, and their difference is what is looked at.
-_SHARED = {"d": "draft_ms_per_token", "v": "target_ms", "t": "step_ms", "b": "plain_ms"}
+# Letters of rho.sql's step_spread, and the ratios they are of. TPOT is of all steps that its requests went through: it
+# shares with others what the mean over every step does, so that their difference has none of it.
+_SHARED = {
+    "d": ("draft_ms_per_token",), "v": ("target_ms",), "t": ("step_ms",), "b": ("plain_ms",),
+    "e": ("every_step_ms", "tpot_ms"),
+}  # fmt: skip
 _TPOT_SIDE = ("decode", "tokens", "plain")
 
 
@@ -136,8 +140,9 @@ def _shared(rho: Mapping[str, Any]) -> Floats:
     matrix = np.zeros((len(NAMES), len(NAMES)))
     for pair, value in (rho.get("step_spread") or {}).items():
         if value is not None and math.isfinite(value):
-            i, j = (NAMES.index(_SHARED[letter]) for letter in pair)
-            matrix[i, j] = matrix[j, i] = value
+            for one, other in itertools.product(*(_SHARED[letter] for letter in pair)):
+                i, j = NAMES.index(one), NAMES.index(other)
+                matrix[i, j] = matrix[j, i] = value
     values, vectors = np.linalg.eigh(matrix)
     return np.asarray((vectors * np.maximum(values, 0.0)) @ vectors.T, dtype=np.float64)
 

@@ -313,7 +313,7 @@ def _define_selected(con: duckdb.DuckDBPyConnection, sql: str, where: str | None
 
     try:
         con.execute(sql)
-        con.execute("select exists(from selected where grain is not null)").fetchone()
+        answered(con, "select exists(from selected where grain is not null)")
     except duckdb.Error as error:
         if where is None:
             raise

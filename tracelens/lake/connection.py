@@ -179,8 +179,20 @@ def _define_tables(
 
 
 def set_files(con: duckdb.DuckDBPyConnection, files: Mapping[str, Sequence[str]]) -> None:
-    """Name the files of every table: what the views of the connection read from now on."""
-    con.execute("set variable lake_files = $files", {"files": {t: [_plain(p) for p in files[t]] for t in files}})
+    """Name the files of every table: what the views of the connection read from now on.
+
+    The largest goes first: DuckDB takes the first for all when it guesses how many rows there are. Behind the zero-row
+    file that keeps a table alive it guesses none, and makes hash tables of the rounds to look the requests up in them.
+    """
+    named = {table: [_plain(path) for path in _largest_first(paths)] for table, paths in files.items()}
+    con.execute("set variable lake_files = $files", {"files": named})
+
+
+def _largest_first(paths: Sequence[str]) -> list[str]:
+    sizes = [_size([path]) for path in paths]
+    known = [i for i, size in enumerate(sizes) if not math.isinf(size)]
+    first = max(known, key=lambda i: (sizes[i], -i), default=0)
+    return [*paths[first : first + 1], *paths[:first], *paths[first + 1 :]]
 
 
 def _size(paths: Iterable[str]) -> float:
