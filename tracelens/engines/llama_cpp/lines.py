@@ -57,6 +57,8 @@ _OPENS = {
     "per_pos": "acc per pos =",
 }
 _ROUND = r"^accepted\s+(?P<accepted>\d{1,9})/\s*(?P<drafted>\d{1,9}) d(?P<tail>.*)$"
+# `sampled` is a token of the answer: it is matched, and never taken.
+_ADDED = r"^add accepted tokens: sampled=-?\d+, ids\.size=(?P<ids>\d{1,9}), n_draft=(?P<drafted>\d{1,9})$"
 _STATISTICS = (
     r"^statistics\s+(?P<drafter>[\w-]+): "
     r"#calls(?:\(b,g,a\) =\s*\d+\s+(?P<calls>\d{1,15})\s+\d+| =\s*(?P<all_calls>\d{1,15})), "
@@ -65,7 +67,7 @@ _STATISTICS = (
 )
 _DUR = r" dur(?:\(b,g,a\) = \d+\.\d+, (?P<generate>\d{1,12}\.\d+),| = (?P<all_parts>\d{1,12}\.\d+) ms)"
 _BASE = ("line", "offset", "stamp", "stream", "child", "clock")
-_COUNTS = ("tokens", "accepted", "drafted", "slot", "task", "n_tokens")
+_COUNTS = ("tokens", "accepted", "drafted", "ids", "slot", "task", "n_tokens")
 # What a task's life and a draft's are told by, in the rest of a slot's line.
 _TASK = {
     "launch": r"^processing task()",
@@ -98,7 +100,7 @@ def parse(frame: pl.DataFrame) -> Parsed:
     bare = slots.filter(~slotted).with_columns(pl.col("slot", "task").cast(pl.Int64), rest=pl.col("message"))
     _rounds(own, parsed)
     # Round lines are most of a traced log, and nothing else begins as they do.
-    own = own.filter(~pl.col("rest").str.starts_with("accepted "))
+    own = own.filter(~pl.col("rest").str.contains("^(?:add )?accepted "))
     _keyed(own, _TASK, TASK, parsed)
     _keyed(own, _DRAFT, DRAFTING, parsed)
     header = own.filter((pl.col("rest") == "") & pl.col("message").str.contains("print_timing", literal=True))
@@ -161,24 +163,40 @@ def _captured(frame: pl.DataFrame, column: str, pattern: str) -> pl.DataFrame:
     )
 
 
-def _rounds(own: pl.DataFrame, parsed: Parsed) -> None:
-    """Round lines, of LLAMA_TRACE (`trace`) or debug, and what debug says of plain steps and of restores."""
+def _told(own: pl.DataFrame, parsed: Parsed) -> pl.DataFrame:
+    """What lines say of a round, up to three of one (`kind`; `rounds.of_tasks` makes them one).
+
+    `trace` is LLAMA_TRACE's line, above it `restore` where the context could not roll back. `added` (2026) is written
+    when the tokens are taken over, `debug` after all of them were sent: in b11434 not of the round that ends a request.
+    """
     rest = pl.col("rest")
-    found = _captured(own.filter(rest.str.starts_with("accepted ")), "rest", _ROUND)
-    broken = pl.col("accepted").is_null() | pl.col("drafted").is_null()
+    accepted = _captured(own.filter(rest.str.starts_with("accepted ")), "rest", _ROUND)
+    added = _captured(own.filter(rest.str.starts_with("add accepted tokens:")), "rest", _ADDED)
+    # The target's own token is among the ids.
+    added = added.with_columns(accepted=pl.col("ids") - 1)
+    found = pl.concat([accepted, added], how="diagonal")
+    broken = pl.col("accepted").is_null() | pl.col("drafted").is_null() | (pl.col("accepted") < 0)
     _refuse(parsed, found.filter(broken), ROUND, "broken round line")
     # Builds of 2025-12 (llama.cpp#18211) print drafts of 0 with accepted tokens.
     impossible = pl.col("accepted") > pl.col("drafted")
     _refuse(parsed, found.filter(~broken & impossible), ROUND, "accepted <= drafted does not hold")
     tail = pl.col("tail")
-    found = found.filter(~broken & ~impossible).with_columns(
-        kind=pl.when(tail.str.contains("(restore", literal=True))
+    return found.filter(~broken & ~impossible).with_columns(
+        kind=pl.when(tail.is_null())
+        .then(pl.lit("added"))
+        .when(tail.str.contains("(restore", literal=True))
         .then(pl.lit("restore"))
         .when(tail.str.contains(", new n_", literal=True))
         .then(pl.lit("debug"))
         .otherwise(pl.lit("trace")),
         n_tokens=tail.str.extract(r"new n_\w+ = (\d{1,9})", 1).cast(pl.Int64),
     )
+
+
+def _rounds(own: pl.DataFrame, parsed: Parsed) -> None:
+    """Round lines, of LLAMA_TRACE (`trace`) or debug, and what debug says of plain steps and of restores."""
+    rest = pl.col("rest")
+    found = _told(own, parsed)
     plain = own.filter(rest.str.starts_with("slot decode token,")).with_columns(
         kind=pl.lit("plain"),
         accepted=pl.lit(0, pl.Int64),

@@ -26,11 +26,12 @@ def of_tasks(events: pl.DataFrame, requests: pl.DataFrame, rejects: list[Reject]
         (context before the round, where logged), `draft_us`, `target_us`, `request` (row in `requests`, or null).
     """
     ends = requests.with_row_index("request").filter(pl.col("task").is_not_null())
-    ends = ends.select(*_TASK, "line", pl.col("request").cast(pl.Int64), end=pl.lit(True))
+    ends = ends.select(*_TASK, "slot", "line", pl.col("request").cast(pl.Int64), end=pl.lit(True))
     both = pl.concat([events.with_columns(end=pl.lit(False)), ends], how="diagonal").sort("line", maintain_order=True)
-    both = both.with_columns(pl.col("stream", "child").fill_null(""))
-    # Everything of a task stands above the block that ends it; below, the number is another process's.
-    ended = pl.col("end").cast(pl.Int64).cum_sum().over(_TASK) - pl.col("end").cast(pl.Int64)
+    both = _with_belated(both.with_columns(pl.col("stream", "child").fill_null("")))
+    # Everything else of a task stands above the block that ends it; below, the number is another process's.
+    own = (pl.col("end") | pl.col("_belated")).cast(pl.Int64)
+    ended = pl.col("end").cast(pl.Int64).cum_sum().over(_TASK) - own
     both = both.with_columns(_part=ended).with_columns(gid=pl.struct(*_TASK, "_part").rank("dense").cast(pl.Int64))
     both = both.with_columns(request=pl.col("request").max().over("gid"))
     rows = _without_twins(both.filter(~pl.col("end") & ~pl.col("drafting")))
@@ -38,17 +39,39 @@ def of_tasks(events: pl.DataFrame, requests: pl.DataFrame, rejects: list[Reject]
     return _with_replays(rows, rejects)
 
 
+def _with_belated(both: pl.DataFrame) -> pl.DataFrame:
+    """Add `_belated`: a debug line right below the end of a request in its slot, whose last round it tells.
+
+    Builds up to early 2026 left the loop over a round's tokens with `break` when the request ended (b11434 returns),
+    so the line was still written: with the task's number, or with -1 since a released slot has no task. In between no
+    draft was begun in the slot: debug would tell.
+    """
+    slot = ["run_key", "stream", "child", "slot"]
+    ended = pl.col("task").shift(1).over(slot)
+    ours = (pl.col("task") == -1) | (pl.col("task") == ended)
+    late = (pl.col("kind") == "debug") & pl.col("end").shift(1).over(slot) & ours
+    both = both.with_columns(_belated=late.fill_null(False))
+    return both.with_columns(task=pl.when("_belated").then(ended).otherwise("task"))
+
+
 def _without_twins(rows: pl.DataFrame) -> pl.DataFrame:
-    """One row a round where both LLAMA_TRACE and debug print it; the debug line adds the context after the round."""
-    before, after = pl.col("kind").shift(1).over("gid"), pl.col("kind").shift(-1).over("gid")
-    same = (pl.col("accepted") == pl.col("accepted").shift(1).over("gid")) & (
-        pl.col("drafted") == pl.col("drafted").shift(1).over("gid")
+    """One row a round, the first of its lines: LLAMA_TRACE's, `add accepted tokens`, and debug's `new n_tokens`.
+
+    The last one adds the context after the round. Of a replay it leaves out the token that was accepted before
+    (since llama.cpp#26320, 2026-08), while the other two still have it.
+    """
+    kind = pl.col("kind")
+    before, after = kind.shift(1).over("gid"), kind.shift(-1).over("gid")
+    fewer = pl.col("accepted").shift(1).over("gid") - pl.col("accepted")
+    alike = (pl.col("drafted") == pl.col("drafted").shift(1).over("gid")) & (
+        (fewer == 0) | ((kind == "debug") & (fewer == 1))
     )
-    twin = (pl.col("kind") == "debug") & (before == "trace") & same
-    restore = (pl.col("kind") == "restoring") & ((before == "restore") | (after == "restore"))
-    rows = rows.with_columns(_twin=(twin | restore).fill_null(False))
-    later = pl.when(pl.col("_twin").shift(-1).over("gid")).then(pl.col("n_tokens").shift(-1).over("gid"))
-    return rows.with_columns(n_tokens=pl.coalesce("n_tokens", later)).filter(~pl.col("_twin")).drop("_twin")
+    follows = ((kind == "added") & (before == "trace")) | ((kind == "debug") & before.is_in(["trace", "added"]))
+    restore = (kind == "restoring") & ((before == "restore") | (after == "restore"))
+    rows = rows.with_columns(_twin=((follows & alike) | restore).fill_null(False))
+    rows = rows.with_columns(_round=(~pl.col("_twin")).cast(pl.Int64).cum_sum().over("gid"))
+    later = pl.col("n_tokens").max().over("gid", "_round")
+    return rows.with_columns(n_tokens=pl.coalesce("n_tokens", later)).filter(~pl.col("_twin")).drop("_twin", "_round")
 
 
 def _with_drafts(rows: pl.DataFrame, drafts: pl.DataFrame) -> pl.DataFrame:
