@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.engines.test_tensorrt_llm import ingest, stats, windows
+from tests.engines.test_tensorrt_llm import COUNTS, ingest, stats, windows
 from tests.engines.whole_source import ingest as ingest_text
 from tests.engines.whole_source import reasons, shown
 
@@ -38,6 +39,48 @@ def test_the_forward_of_an_iteration_is_the_targets_where_no_drafter_is_in_it() 
     assert rows.select("draft_us", "target_us").rows() == [
         (2250, 7500), (None, None), (None, 6250), (None, None), (None, None),
     ]  # fmt: skip
+
+
+NOTHING = (None, None, None, None, None)
+PLAIN = (0, 4, 0, 0, "logged")
+BATCH = {"numContextRequests": 0, "numGenRequests": 4, "numScheduledRequests": 4}
+EMPTY = spec(0, 0, 0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("others", "vouched"),
+    [
+        ([], False),
+        ([stats(12, specDecodingStats={})], False),
+        ([stats(12, specDecodingStats=EMPTY | {"acceptanceLength": 0.0, "draftOverhead": 0.0})], False),
+        ([stats(12)], True),  # n-gram: iterations with a draft and without
+        ([stats(12, specDecodingStats=None)], True),  # null where nothing drafts: since #9855
+        ([stats(12, 0, 0, 0, hostStepTimeMS=9.5)], True),
+        ([stats(12, 0, 0, 0, prevDeviceStepTimeMS=9.5)], True),
+        ([stats(12, 0, 0, 0, schedulerMode="overlap")], True),
+        ([stats(12, 0, 0, 0, gpuForwardTimeMS=9.5)], True),
+        ([stats(12, 0, 0, 0, statsSequence=12)], True),
+        ([stats(12, 0, 0, 0, inflightBatchingStats=BATCH | {"numGenKvTokens": 99})], True),
+    ],
+)
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_zeros_that_nothing_vouches_for_are_not_counts(
+    others: list[dict[str, Any]], vouched: bool, order: int, blocks: int
+) -> None:
+    """Before #9855 (2025-12) the block was left at zero outside n-gram, whatever was drafted."""
+    records = [stats(10, specDecodingStats=EMPTY), stats(11, 0, 0, 0), *others][::order]
+    rows = windows(*records, blocks=blocks).select(*COUNTS).rows()[::order]
+    assert rows[:2] == [PLAIN if vouched else NOTHING] * 2
+    if not vouched:
+        assert set(rows) == {NOTHING}
+
+
+def test_another_process_does_not_vouch(tmp_path: Path) -> None:
+    said = (("gen-1", stats(10, 0, 0, 0)), ("gen-2", stats(10, 0, 0, 0)), ("gen-2", stats(11)))
+    text = "".join(f"{pod}  | {json.dumps(record)}\n" for pod, record in said)
+    tables, _ = ingest_text(tmp_path, text, "tensorrt-llm", "compose.log")
+    assert shown(tables.windows, "source_line", "drafted", "plain_steps") == [(1, None, None), (2, 0, 4), (3, 12, 0)]
 
 
 def test_records_that_were_dropped_before_a_poll_are_told() -> None:

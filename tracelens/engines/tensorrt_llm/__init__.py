@@ -24,7 +24,7 @@ RECORDS = (
     Surface(
         steps.STATS,
         "iteration stats (one step)",
-        "0.9-2026 (acceptance outside n-gram since 2025-12)",
+        "0.9-2026 (acceptance outside n-gram since 2025-12: zeros of before are no counts)",
         ("draft_accept_ratio", "tau_verified", "rho", "step_ms", "running"),
         "enable_iter_perf_stats: true, and poll GET /metrics more often than every 1000 iterations",
     ),

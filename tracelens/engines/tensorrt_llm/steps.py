@@ -28,8 +28,13 @@ STATS_SCHEMA: dict[str, Any] = {
     "device_ms": pl.Float64, "forward_ms": pl.Float64, "draft_ms": pl.Float64, "scheduled": pl.Int64,
     "context": pl.Int64, "generation": pl.Int64, "running": pl.Int64, "waiting": pl.Int64, "prompt_tokens": pl.Int64,
     "usage": pl.Float64, "drafted": pl.Int64, "accepted": pl.Int64, "rounds": pl.Int64, "rounds_basis": pl.String,
-    "plain_steps": pl.Int64,
+    "plain_steps": pl.Int64, "vouched": pl.Boolean,
 }  # fmt: skip
+
+# Keys of an iteration that are younger than #9855 (2025-12; 2026-04, #14127 of 2026-05, and later): `specDecodingStats`
+# beside them is filled for every drafter.
+_YOUNGER = ("hostStepTimeMS", "prevDeviceStepTimeMS", "schedulerMode", "gpuForwardTimeMS", "statsSequence")
+_YOUNGER_BATCH = ("numCtxKvTokens", "numGenKvTokens")
 
 # Four forms since spring 2025: `elapsed_time` became `host_step_time` and `prev_device_step_time`, fields came and
 # moved, `:` became ` = `. So each key is looked up alone.
@@ -84,6 +89,9 @@ def stats_row(entry: JsonRecord, value: Mapping[str, Any]) -> dict[str, Any]:
     if row["host_ms"] is None and value.get("schedulerMode") == "non_overlap":
         # Under the overlap scheduler (the default; told since TensorRT-LLM#14127) this spans about two iterations.
         row["host_ms"] = row["latency_ms"]
+    younger = any(key in value for key in _YOUNGER) or any(key in batch for key in _YOUNGER_BATCH)
+    # #9855 also wrote `null` where nothing drafts.
+    row["vouched"] = younger or ("specDecodingStats" in value and value["specDecodingStats"] is None)
     return row | _speculation(value, row["generation"])
 
 
@@ -115,6 +123,19 @@ def _speculation(value: Mapping[str, Any], generation: int | None) -> dict[str, 
         # run time the last value was repeated (#9855 review).
         "draft_ms": draft_ms if draft_ms and drafted else None,
     }  # fmt: skip
+
+
+def _filled(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows, with zeros of `specDecodingStats` that may never have been filled as null.
+
+    Before #9855 (2025-12) the PyTorch backend left them at zero, whatever was drafted, for all drafters but n-gram; and
+    an n-gram drafter truly has iterations without a draft. So zeros mean "no draft" where another iteration of the
+    process has drafts, or where any of them shows a build that fills them (`vouched`); else they say nothing.
+    """
+    told = (pl.col("vouched") | (pl.col("drafted") > 0)).fill_null(False).any().over("stream")
+    empty = (pl.col("drafted") == 0) & ~told
+    names = ("drafted", "accepted", "rounds", "rounds_basis", "plain_steps")
+    return rows.with_columns(pl.when(~empty.fill_null(False)).then(name).alias(name) for name in names)
 
 
 def iso(value: Any) -> str | None:
@@ -179,7 +200,7 @@ def stats_windows(rows: pl.DataFrame) -> pl.DataFrame:
     rows = rows.sort("line", "rank", maintain_order=True, nulls_last=False)
     same = pl.col("inner").is_not_null() | pl.col("rank").is_not_null()
     rows = rows.filter(~same | key.is_first_distinct())
-    rows = with_step(rows, ["stream", "rank"])
+    rows = with_step(_filled(rows), ["stream", "rank"])
     each = rows.filter((pl.col("rounds") > 0) & (pl.col("drafted") > 0))
     lengths = (each["drafted"] / each["rounds"]).unique().to_list()
     odd = lengths and not (rows["drafted"].drop_nulls() % max(int(lengths[0]), 1) == 0).all()
