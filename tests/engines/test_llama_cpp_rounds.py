@@ -1,5 +1,6 @@
 """llama.cpp: rounds of both log levels, replays, several slots, responses, slots."""
 
+import datetime as dt
 import json
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tracelens
 from tests.engines import whole_source
 from tests.engines.llama_cpp_runs import ingest, rows, shown
+from tracelens.ingest.options import IngestOptions
+from tracelens.ingest.run import ingest as ingest_all
+from tracelens.lake.connection import connect
 
 SLOT = "slot   operator(): id  0 | task 29 | "
 # One round of `-v` with LLAMA_TRACE=1 and its twin, as in our own run fmt-debug, and the draft of a second one.
@@ -163,6 +168,58 @@ def test_response_with_timings() -> None:
             "ts_basis": "none",
         }
     ]  # fmt: skip
+
+
+CREATED = 1_790_000_000
+BODY = {"created": CREATED, "id": "chatcmpl-x", "choices": [{"finish_reason": "stop"}], "timings": TIMINGS}
+ENDED = dt.datetime(2026, 9, 21, 14, 13, 20)
+
+
+def test_created_is_the_end_of_a_response() -> None:
+    tables, _ = ingest({"response": BODY, "created": 1})  # a client's own key is none of the server's
+    us = dt.timedelta(microseconds=1)
+    assert shown(tables.requests, "ts_end", "ts_basis", "ts_first_token", "ts_start") == [
+        (ENDED, "absolute", ENDED - 291_173 * us, ENDED - 298_681 * us)
+    ]
+
+
+def test_created_of_a_stream_is_that_of_its_last_chunk() -> None:
+    chunks = stream([(1, 0.0, 0, 0), (4, 9.0, 3, 2), (5, 18.0, 6, 2)])
+    tables, _ = ingest(*[chunk | {"created": CREATED - 9 + 3 * i} for i, chunk in enumerate(chunks, 1)])
+    assert shown(tables.requests, "ts_end", "output_tokens") == [(ENDED, 5)]
+
+
+@pytest.mark.parametrize("created", [None, True, 0, -CREATED, 3, "soon", float(CREATED), 10**10, CREATED * 1000])
+def test_what_is_no_time_of_a_response(created: object) -> None:
+    tables, rejects = ingest(BODY | {"created": created})
+    assert rejects == []
+    assert shown(tables.requests, "ts_end", "ts_basis") == [(None, "none")]
+
+
+def test_created_of_another_server_with_timings_is_not_known_to_be_the_end() -> None:
+    tables, _ = ingest(BODY | {"timings": TIMINGS | {"draft_kind": "mtp", "draft_rounds": 38}})
+    assert shown(tables.requests, "ts_end", "rounds") == [(None, 38)]
+
+
+def test_a_stamp_of_the_envelope_stands_before_created() -> None:
+    tables, _ = ingest(BODY, stamp="2026-09-21T14:13:21.250Z")
+    assert shown(tables.requests, "ts_end") == [(ENDED + dt.timedelta(seconds=1.25),)]
+
+
+def test_a_response_with_a_time_is_still_the_request_of_the_log(tmp_path: Path) -> None:
+    head = "0.09.000.000 I slot print_timing: id  0 | task 3 | "
+    (tmp_path / "server.log").write_text(
+        f"{head}prompt eval time =       7.51 ms /     1 tokens (    7.51 ms per token,   133.19 tokens per second)\n"
+        f"{head}       eval time =     291.17 ms /    60 tokens (    4.94 ms per token,   202.63 tokens per second)\n"
+        f"{head}draft acceptance = 0.19266 (   21 accepted /   109 generated), mean len =  1.55\n"
+    )
+    (tmp_path / "answers.jsonl").write_text(json.dumps(BODY) + "\n")
+    lake = tmp_path / "lake"
+    ingest_all([str(tmp_path / name) for name in ("server.log", "answers.jsonl")], lake, IngestOptions())
+    with connect(lake) as con:
+        found = con.execute("select count(*), sum(accepted) from requests").fetchall()
+    figures = tracelens.open(lake).report().total.figures
+    assert (found, figures["requests"]) == ([(2, 42)], 1)
 
 
 def test_response_without_a_draft_says_nothing_of_speculation() -> None:

@@ -146,7 +146,8 @@ def _with_rounds(
 
 def _request_rows(found: pl.DataFrame, surface: str, context: Context) -> pl.DataFrame:
     """Canonical requests. The stamp is the end; what the parts of the time tell is counted back from it."""
-    stamps = context.resolve(found.select("stamp", inner=pl.lit(None, pl.String)))
+    inner = "inner" if "inner" in found.columns else pl.lit(None, pl.String).alias("inner")
+    stamps = context.resolve(found.select("stamp", inner))
     counted = "clock" in found.columns and found["clock"].is_not_null().any()
     rows = found.with_columns(
         ts_end=stamps["ts"],

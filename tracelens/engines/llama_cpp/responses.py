@@ -134,10 +134,22 @@ def _request(timings: Mapping[str, Any], outer: Sequence[Mapping[str, Any]]) -> 
         "emitted": after_first(output) if drafted is not None else None,
         "counts_basis": "logged" if drafted is not None else None,
         "finish_reason": units.finish_reason(reason),
+        "inner": _created(timings, outer),
         "id": _text(_first("id", str, outer)),
         # A chunk of a stream says `stop: false`, or has deltas and no reason yet.
         "closes": reason not in (None, "none") or (_first("stop", bool, outer) is not False and not deltas),
     }  # fmt: skip
+
+
+def _created(timings: Mapping[str, Any], outer: Sequence[Mapping[str, Any]]) -> str | None:
+    """When an OpenAI body, or the last chunk of a stream, was made: the end of its request, to the second.
+
+    llama-server takes the time when it writes the object (`std::time(0)` in `to_json_oaicompat*`, server-task.cpp),
+    where OpenAI and vLLM give the start. What mlx-vlm, which took `timings` over, means by it is not known.
+    """
+    created = outer[0].get("created") if outer else None
+    ours = isinstance(created, int) and 10**9 < created < 10**10 and not timings.keys() & {"draft_kind", "draft_rounds"}
+    return str(created) if ours else None
 
 
 def _text(value: object) -> str | None:
