@@ -26,6 +26,18 @@ _ELSEWHERE = frozenset({
     "baseline", "baseline_tpot", "matched", "matched_tpot", "plain_steps", "length", "timed_drafts", "phases_alike",
     "steps_alike", "single_requests",
 })  # fmt: skip
+# Needs by which rows give a figure that their surface does not promise, for not all of its records or versions can.
+# More than a report's own: without `emitted` its tau_committed is tau_verified.
+_CERTAIN: Mapping[str, frozenset[str]] = {
+    "draft_accept_ratio": frozenset({"counts", "drafted"}),
+    "hazard": frozenset({"counts", "draft_lengths"}),
+    "rollback_len": frozenset({"counts", "draft_lengths"}),
+    "near_k_request_share": frozenset({"counts", "draft_lengths", "requests"}),
+    "tau_committed": frozenset({"counts", "drafted", "rounds", "emitted"}),
+    "rho": frozenset({"drafted", "draft_time"}),
+    "tpot_ms": frozenset({"tpot"}),
+    "temperature": frozenset({"temperature"}),
+}
 _COUNTS = frozenset({"counts", "drafted", "draft_lengths", "rounds", "emitted", "requests"})
 _OF_DRAFTS = _COUNTS | {"draft_time"}
 
@@ -39,14 +51,14 @@ def missing(engines: Sequence[Engine], found: Iterable[str], held: Mapping[str, 
         held: by engine what its rows hold, where that is known; then also the figures that a surface can give and
             these rows do not hold.
     """
-    names = set(found)
+    names = _seen(found, held)
     out: list[Missing] = []
     present = [(e, seen) for e in engines if (seen := [s for s in e.surfaces if s.name in names])]
     for engine, seen in present:
         for figure, synonyms in FIGURES.items():
             rows = None if held is None else held.get(engine.name)
             givers = [s for s in seen if _give([s], synonyms)]
-            if any(rows is None or _holds(rows.of(s.name), figure) for s in givers):
+            if givers if rows is None else any(_tells(s, rows, figure) for s in seen):
                 continue
             gap = _unfilled(engine, givers[-1], figure, rows) if givers and rows else _advice(engine, figure, synonyms)
             # Several engines: the same figure may be there for one and missing for another.
@@ -57,9 +69,17 @@ def missing(engines: Sequence[Engine], found: Iterable[str], held: Mapping[str, 
 
 def allowed(engines: Sequence[Engine], found: Iterable[str], held: Mapping[str, Held]) -> list[str]:
     """Figures that the surfaces found can give and their rows hold, in the order of `FIGURES`."""
-    names = set(found)
+    names = _seen(found, held)
     told = {f for e in engines for s in e.surfaces if s.name in names for f in of_surface(s, held[e.name])[0]}
     return [figure for figure in FIGURES if figure in told]
+
+
+def _seen(found: Iterable[str], held: Mapping[str, Held] | None) -> set[str]:
+    """The surfaces found, and those of the rows: a record may be of two, as MLC's counts have its times by batch size.
+
+    Records are counted by what they were read as, so the second has none.
+    """
+    return set(found) | {surface for rows in (held or {}).values() for surface in rows.needs}
 
 
 def of_surface(surface: Surface, held: Held) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
@@ -68,8 +88,15 @@ def of_surface(surface: Surface, held: Held) -> tuple[tuple[str, ...], tuple[str
     All in the order of `FIGURES`.
     """
     can = [f for f, synonyms in FIGURES.items() if _give([surface], synonyms)]
-    gives = tuple(f for f in can if _holds(held.of(surface.name), f))
+    gives = tuple(f for f in FIGURES if _tells(surface, held, f))
     return gives, tuple(f for f in FIGURES if f not in gives), tuple(f for f in can if f not in gives)
+
+
+def _tells(surface: Surface, held: Held, figure: str) -> bool:
+    """Whether rows of a surface hold a figure: one that it can give, or that they hold beyond doubt."""
+    if _give([surface], FIGURES[figure]) and _holds(held.of(surface.name), figure):
+        return True
+    return _CERTAIN[figure] <= held.own(surface.name)
 
 
 def _lacking(held: set[str], figure: str) -> str | None:

@@ -33,16 +33,16 @@ class Held:
 
     def of(self, surface: str) -> set[str]:
         """The needs that a surface meets; one without rows of its own is part of what others' rows tell."""
-        return self._met(surface) or self.all()
+        return self.own(surface) or self.all()
 
     def all(self) -> set[str]:
         """The needs that any row meets."""
-        return reduce(or_, map(self._met, self.needs), set[str]())
+        return reduce(or_, map(self.own, self.needs), set[str]())
 
     def add(self, other: Held) -> None:
         """Take in what the rows of another source hold."""
         for surface in other.needs:
-            self.needs.setdefault(surface, set()).update(other._met(surface))
+            self.needs.setdefault(surface, set()).update(other.own(surface))
         self.plain |= other.plain
 
     def more(self, other: Held) -> None:
@@ -54,7 +54,8 @@ class Held:
             self.lengths[surface] = (before[0] + told, before[1] + rounds)
         self.plain |= other.plain
 
-    def _met(self, surface: str) -> set[str]:
+    def own(self, surface: str) -> set[str]:
+        """The needs that the rows of a surface meet."""
         told, rounds = self.lengths.get(surface, (0, 0))
         most = told > 0 and told >= LEAST_FIXED * rounds
         return self.needs.get(surface, set()) | ({"draft_lengths"} if most else set())

@@ -98,7 +98,7 @@ def inspect(paths: Sequence[str], options: IngestOptions) -> Inspection:
             s.name: Known(s.title, s.versions, *advice.of_surface(s, held[e.name]))
             for e in engines
             for s in e.surfaces
-            if s.name in found
+            if s.name in found or s.name in held[e.name].needs
         },
         tuple(advice.allowed(engines, found, held)),
         tuple(advice.missing(engines, found, held)),
