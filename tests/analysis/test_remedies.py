@@ -43,6 +43,7 @@ def test_every_need_of_a_canonical_log_has_fields_of_the_schema(need: str) -> No
     text = switch_on(need, ["acme"], {"acme"})
     if need in (
         "single_requests",
+        "some_accepted",
         "baseline",
         "baseline_tpot",
         "matched",

@@ -9,6 +9,7 @@ from typing import Any
 from tracelens.analysis.costs import LEAST_MATCHED
 from tracelens.analysis.results import Missing, Stratum, named
 from tracelens.analysis.switches import switch_on
+from tracelens.engines.versions import Build
 
 # What each figure hangs on, the likeliest gap first.
 NEEDS: Mapping[str, tuple[str, ...]] = {
@@ -38,7 +39,7 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
         "drafted",
         "length",
         "some_accepted",
-    ),
+    ),  # fmt: skip
     "speedup_article": ("draft_time", "timed_drafts", "baseline", "matched", "drafted", "length"),
     "speedup_with_bonus": ("draft_time", "timed_drafts", "baseline", "matched", "drafted", "length"),
     "speedup_iid": ("draft_time", "timed_drafts", "baseline", "matched", "draft_lengths", "length"),
@@ -121,11 +122,13 @@ def missing_figures(
     *,
     canonical: Collection[str] = (),
     timed_apart: bool = False,
+    builds: Mapping[str, Build] | None = None,
 ) -> tuple[Missing, ...]:
     """Name every figure that is null in the total, and every one that only some strata lack.
 
     Figures with one reason and one remedy stand together (`figure` lists them). `canonical`: engines whose logs are
-    canonical JSON lines. `timed_apart`: step times of these strata are known for all of them together only.
+    canonical JSON lines. `timed_apart`: step times of these strata are known for all of them together only. `builds`:
+    the versions of engines, as for `switch_on`.
     """
     others = [engine for engine in engines if engine not in canonical]
     together: dict[tuple[str, str, str], tuple[list[str], list[str]]] = {}
@@ -133,7 +136,7 @@ def missing_figures(
         is_bound = figure == "speedup_step" and total.figures.get("relative_token_time_basis") == "lower_bound"
         # All times that are missing are one reason.
         reason = _LOWER_BOUND if is_bound else "times" if need in _TIMES else need
-        figures, needs = together.setdefault((where, reason, switch_on(need, others)), ([], []))
+        figures, needs = together.setdefault((where, reason, switch_on(need, others, builds=builds)), ([], []))
         figures.append(figure)
         if need not in needs:
             needs.append(need)
@@ -141,7 +144,7 @@ def missing_figures(
         Missing(
             ", ".join(figures),
             _LOWER_BOUND if reason == _LOWER_BOUND else _reason(needs) + where,
-            switch_on("step_time" if reason == _LOWER_BOUND else needs, engines, canonical),
+            switch_on("step_time" if reason == _LOWER_BOUND else needs, engines, canonical, builds),
         )
         for (where, reason, _), (figures, needs) in together.items()
     )

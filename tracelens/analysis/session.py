@@ -17,6 +17,7 @@ from tracelens.analysis.costs import Priced, comparable
 from tracelens.analysis.parts import Parts
 from tracelens.analysis.results import Missing, Stratum, Warning
 from tracelens.analysis.selection import Defined, Selection, define_strata, keep_small_tables, utc
+from tracelens.engines.versions import Build, newest
 from tracelens.errors import InputError
 from tracelens.executors import Executor
 from tracelens.lake import progress
@@ -107,6 +108,7 @@ class Session:
             self.engines,
             canonical=self.canonical,
             timed_apart=absent.has_step_times(self.hidden),
+            builds=_builds(self.con),
         )
 
     def warnings(self) -> tuple[Warning, ...]:
@@ -195,6 +197,19 @@ def _session(con: duckdb.DuckDBPyConnection, question: Question, more: Sequence[
         tuple(engine for engine, _ in engines),
         frozenset(engine for engine, is_canonical in engines if is_canonical),
     )
+
+
+def _builds(con: duckdb.DuckDBPyConnection) -> dict[str, Build]:
+    """The version of each engine that the selected runs tell, the newest of several."""
+    told: dict[str, list[tuple[str | None, str | None]]] = {}
+    rows = con.execute(
+        "select distinct engine, engine_version, engine_era from runs where engine_version is not null"
+        " and run_id in (select run_id from unit_sums)"
+    ).fetchall()
+    for engine, version, era in rows:
+        told.setdefault(engine, []).append((version, era))
+    found = {engine: newest(engine, versions) for engine, versions in told.items()}
+    return {engine: build for engine, build in found.items() if build is not None}
 
 
 def stratum_figures(answers: Answers, key: Key, question: Question) -> dict[str, Any]:

@@ -14,19 +14,25 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from tracelens.engines.versions import Switch, Versions
+
 if TYPE_CHECKING:
     import polars as pl
 
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """One kind of record an engine writes, for `inspect` and for the advice of a report."""
+    """One kind of record an engine writes, for `inspect` and for the advice of a report.
+
+    `versions` as text is for people alone; as `Versions` advice leaves the surface out where a log tells of a version
+    that does not write it. `switch_on` as `Switch` names what there is in each version.
+    """
 
     name: str
     title: str
-    versions: str
+    versions: str | Versions
     gives: tuple[str, ...]
-    switch_on: str
+    switch_on: str | Switch
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ LEAST_FIXED = 0.8  # as in views.sql
 class Held:
     """Needs that rows of one engine meet, by the surface of the rows; `plain` where some are steps without a draft.
 
+    `versions` are those that its runs tell of themselves, each with its era.
+
     `lengths` are the rounds of rows that list lengths of drafts of one length, and of all rows, by their surface: only
     all rows of a source together tell whether the one are most of the other.
     """
@@ -30,6 +32,7 @@ class Held:
     needs: dict[str, set[str]] = field(default_factory=dict)
     plain: bool = False
     lengths: dict[str, tuple[int, int]] = field(default_factory=dict)
+    versions: set[tuple[str, str | None]] = field(default_factory=set)
 
     def of(self, surface: str) -> set[str]:
         """The needs that a surface meets; one without rows of its own is part of what others' rows tell."""
@@ -44,6 +47,7 @@ class Held:
         for surface in other.needs:
             self.needs.setdefault(surface, set()).update(other.own(surface))
         self.plain |= other.plain
+        self.versions |= other.versions
 
     def more(self, other: Held) -> None:
         """Take in what more rows of the same source hold."""
@@ -53,6 +57,7 @@ class Held:
             before = self.lengths.get(surface, (0, 0))
             self.lengths[surface] = (before[0] + told, before[1] + rounds)
         self.plain |= other.plain
+        self.versions |= other.versions
 
     def own(self, surface: str) -> set[str]:
         """The needs that the rows of a surface meet."""
@@ -68,7 +73,16 @@ def held_by(made: Tables) -> Held:
         frame: pl.DataFrame | None = getattr(made, name)
         if frame is not None and frame.height and "surface" in frame.columns:
             _add(found, name, frame)
+    found.versions = _versions(made.runs)
     return found
+
+
+def _versions(runs: pl.DataFrame | None) -> set[tuple[str, str | None]]:
+    if runs is None or "engine_version" not in runs.columns:
+        return set()
+    told = runs.filter(runs["engine_version"].is_not_null())
+    eras = told["engine_era"].to_list() if "engine_era" in told.columns else [None] * told.height
+    return set(zip(told["engine_version"].to_list(), eras, strict=True))
 
 
 def _add(found: Held, name: str, frame: pl.DataFrame) -> None:

@@ -95,7 +95,7 @@ def inspect(paths: Sequence[str], options: IngestOptions) -> Inspection:
         sources,
         tuple((s.name, s.reason) for s in skipped),
         {
-            s.name: Known(s.title, s.versions, *advice.of_surface(s, held[e.name]))
+            s.name: Known(s.title, str(s.versions), *advice.of_surface(s, held[e.name]))
             for e in engines
             for s in e.surfaces
             if s.name in found or s.name in held[e.name].needs

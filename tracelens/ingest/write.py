@@ -129,7 +129,9 @@ def write(
                 made = finish(engine.name, tables, naming, job.columns, labels, job.redaction, told)
         if written is None or engine.name != "generic":
             rounds, windows, requests = map(made.tables.get, FACTS)
-            out.held.setdefault(engine.name, Held()).more(held_by(Tables(rounds, windows, requests)))
+            out.held.setdefault(engine.name, Held()).more(
+                held_by(Tables(rounds, windows, requests, made.tables.get("runs")))
+            )
         rejects += made.rejects
         out.remarks += made.remarks
         if made.started_runs:

@@ -18,6 +18,7 @@ import polars as pl
 
 from tracelens.engines.base import Parsed, Surface, TraceAbout
 from tracelens.engines.traced import complete, stamps, whole_us, within
+from tracelens.engines.versions import Range, Versions
 
 OTHER, HOST, DEVICE = "rtp.timeline_rank", "rtp.timeline", "rtp.timeline_device"
 _SWITCH_ON = (
@@ -29,21 +30,21 @@ SURFACES: Sequence[Surface] = (
     Surface(
         OTHER,
         "timeline of a further rank (the same steps as rank 0's: not counted again)",
-        "main since 2026-03-25",
+        Versions("main since ", Range("2026-03-25", form="{first}")),
         (),
         'POST /start_profile with "enable_all_rank": false; ingest the file of wr0',
     ),
     Surface(
         HOST,
         "timeline without kernels, times of the host: profiled steps, slower than production's",
-        "main since 2026-03-25",
+        Versions("main since ", Range("2026-03-25", form="{first}")),
         _TIMES,
         _SWITCH_ON,
     ),
     Surface(
         DEVICE,
         "timeline, times of the GPU: profiled steps, slower than production's",
-        "main since 2026-03-25",
+        Versions("main since ", Range("2026-03-25", form="{first}")),
         _TIMES,
         _SWITCH_ON,
     ),

@@ -29,7 +29,9 @@ from tracelens.engines import bench_means
 from tracelens.engines.base import Context, JsonRecord, Parsed, Reject, Surface, Tables
 from tracelens.engines.sglang import info, runs
 from tracelens.engines.sglang.bench_requests import REQUEST, request_frame, requests
+from tracelens.engines.sglang.releases import since
 from tracelens.engines.units import INT32_MAX, BrokenError, finite, whole
+from tracelens.engines.versions import Versions
 
 SERVING, SPECULATIVE, BATCH = "sglang.bench_serving", "sglang.bench_speculative", "sglang.bench_batch"
 _GIVES = ("draft_accept_ratio", "tau_committed", "step_ms")
@@ -37,12 +39,16 @@ SURFACES: tuple[Surface, ...] = (
     Surface(
         SERVING,
         "bench_serving (a run; its accept length is the server's since its start)",
-        "0.5.8-0.5.23",
+        Versions(since("0.5.8")),
         (*_GIVES, "tpot_ms"),
         "python -m sglang.bench_serving --output-file FILE",
     ),
     Surface(
-        REQUEST, "bench_serving (its requests)", "0.5.8-0.5.23", ("tpot_ms",), "bench_serving --output-details"
+        REQUEST,
+        "bench_serving (its requests)",
+        Versions(since("0.5.8")),
+        ("tpot_ms",),
+        "bench_serving --output-details",
     ),
     Surface(
         SPECULATIVE,
@@ -54,7 +60,7 @@ SURFACES: tuple[Surface, ...] = (
     Surface(
         BATCH,
         "one_batch_server (a batch; its accept length is the server's since its start)",
-        "0.5.8-0.5.23",
+        Versions(since("0.5.8")),
         _GIVES,
         "python -m sglang.bench_one_batch_server --result-filename FILE",
     ),

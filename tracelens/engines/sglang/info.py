@@ -16,7 +16,9 @@ import polars as pl
 
 from tracelens.engines.base import Context, JsonRecord, Parsed, Reject, Surface, Tables
 from tracelens.engines.sglang import runs
+from tracelens.engines.sglang.releases import since
 from tracelens.engines.units import BrokenError, finite
+from tracelens.engines.versions import Versions
 
 INFO = "sglang.server_info"
 KEYS: Sequence[bytes] = (b'"internal_states"',)
@@ -24,7 +26,7 @@ SURFACES: tuple[Surface, ...] = (
     Surface(
         INFO,
         "GET /server_info (arguments; step time by batch size)",
-        "0.4.3-0.5.23",
+        Versions(since("0.4.3")),
         ("method", "num_speculative_tokens", "step_ms"),
         "curl http://HOST:PORT/server_info > server_info.json; SGLANG_RECORD_STEP_TIME=1 adds step times",
     ),

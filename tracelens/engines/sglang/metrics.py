@@ -28,24 +28,34 @@ from tracelens.engines.base import Context, Parsed, Reject, Surface, Tables
 from tracelens.engines.counters import Group, Layout, both
 from tracelens.engines.sglang import metric_times
 from tracelens.engines.sglang.metric_labels import FRONT_END, SCHEDULED, plain
+from tracelens.engines.sglang.releases import since
 from tracelens.engines.sglang.runs import leaf_of
+from tracelens.engines.versions import Range, Switch, Versions, Way
 
 SCHEDULER, FINISHED = "sglang.metrics", "sglang.metrics_finished"
 _KEPT = "keep what /metrics says every few seconds (with a `date` line before each), or the answer of a range query"
+_TIMES = ("rho", "rho_verify", "draft_ms", "target_ms")
 SURFACES: tuple[Surface, ...] = (
     Surface(
         FINISHED,
         "Prometheus counters of finished requests (between two scrapes; the first from the server's start)",
-        "0.5.15-0.5.23",
+        Versions(since("0.5.15")),
         ("draft_accept_ratio", "tau_committed", "step_ms"),
         f"--enable-metrics; {_KEPT}",
     ),
     Surface(
         SCHEDULER,
         "Prometheus counters of the schedulers (between two scrapes; the first from the server's start)",
-        "0.5.8-0.5.23 (draft and verify time 0.5.11+)",
-        ("rho", "rho_verify", "draft_ms", "target_ms", "tau_verified", "draft_accept_ratio", "running"),
-        f"--enable-metrics and SGLANG_ENABLE_METRICS_DEVICE_TIMER=1 (0.5.11+), with CUDA graphs on; {_KEPT}",
+        Versions(since("0.5.8"), " (draft and verify time ", Range("0.5.11", form="{first}+", of=_TIMES), ")"),
+        (*_TIMES, "tau_verified", "draft_accept_ratio", "running"),
+        Switch(
+            f"--enable-metrics and SGLANG_ENABLE_METRICS_DEVICE_TIMER=1 (0.5.11+), with CUDA graphs on; {_KEPT}",
+            Way(Range(last="0.5.10"), f"--enable-metrics; {_KEPT}"),
+            Way(
+                Range("0.5.11"),
+                f"--enable-metrics and SGLANG_ENABLE_METRICS_DEVICE_TIMER=1, with CUDA graphs on; {_KEPT}",
+            ),
+        ),
     ),
 )
 # A colon is an underscore where a collector of OpenTelemetry or OpenMetrics passed it on.

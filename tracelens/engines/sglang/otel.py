@@ -20,22 +20,24 @@ import polars as pl
 
 from tracelens.engines.base import Context, Parsed, Reject, Span, Surface, Tables
 from tracelens.engines.rows import frame_of
+from tracelens.engines.sglang.releases import since
 from tracelens.engines.sglang.runs import leaf_of
 from tracelens.engines.units import finish_reason, integer, real
+from tracelens.engines.versions import Range, Versions
 
 REQUEST, STAGE = "sglang.otel_request", "sglang.otel_spans"
 SURFACES: tuple[Surface, ...] = (
     Surface(
         REQUEST,
         "request spans (OpenTelemetry)",
-        "0.5.10-0.5.23",
+        Versions(since("0.5.10")),
         ("tpot_ms", "temperature", "top_p"),
         "--enable-trace --otlp-traces-endpoint HOST:PORT, and keep what the collector receives",
     ),
     Surface(
         STAGE,
         "spec_draft, spec_verify and spec_draft_extend spans (a round of a request)",
-        "0.5.11-0.5.12, without the overlap scheduler",
+        Versions(Range("0.5.11", "0.5.12"), ", without the overlap scheduler"),
         ("rho", "rho_verify", "draft_ms", "target_ms", "step_ms", "tau_verified", "batch_size"),
         "--enable-trace with SGLANG_TRACE_LEVEL=3 and the worker without overlap (SGLANG_ENABLE_SPEC_V2=0); releases "
         "without these spans: the device timer of /metrics",

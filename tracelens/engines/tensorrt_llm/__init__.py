@@ -16,43 +16,56 @@ from tracelens.engines.base import Context, JsonRecord, Parsed, Reject, Surface,
 from tracelens.engines.stacking import stacked
 from tracelens.engines.tensorrt_llm import bench, metrics, perf, request_steps, steps
 from tracelens.engines.units import BrokenError
+from tracelens.engines.versions import Range, Versions
 
 __all__ = ["ENGINE"]
 
 _KEYS: tuple[bytes, ...] = (steps.STATS_KEY, *perf.KEYS)
+# Before, one drafter or backend alone wrote it, and not the one that most servers have.
+_ACCEPTANCE = ("draft_accept_ratio", "tau_verified")
 RECORDS = (
     Surface(
         steps.STATS,
         "iteration stats (one step)",
-        "0.9-2026 (acceptance outside n-gram since 2025-12: zeros of before are no counts)",
+        Versions(
+            Range("0.9", seen="2026"),
+            " (acceptance outside n-gram since ",
+            Range("2025-12", form="{first}", of=_ACCEPTANCE),
+            ": zeros of before are no counts)",
+        ),
         ("draft_accept_ratio", "tau_verified", "rho", "step_ms", "running"),
         "enable_iter_perf_stats: true, and poll GET /metrics more often than every 1000 iterations",
     ),
     Surface(
         steps.LOG,
         "print_iter_log (one step)",
-        "2025-04-2026",
+        Versions(Range("2025-04", seen="2026")),
         ("step_ms", "running"),
         "print_iter_log: true in the LLM API options",
     ),
     Surface(
         request_steps.STEPS,
         "steps of perf_metrics-*.jsonl (one step)",
-        "2025-10-2026",
+        Versions(Range("2025-10", seen="2026")),
         ("step_ms", "running"),
         "return_perf_metrics: true and perf_metrics_output_dir: DIR",
     ),
     Surface(
         perf.PERF,
         "perf_metrics-*.jsonl (one request)",
-        "2025-08-2026 (acceptance on the PyTorch backend since 2026-07)",
+        Versions(
+            Range("2025-08", seen="2026"),
+            " (acceptance on the PyTorch backend since ",
+            Range("2026-07", form="{first}", of=_ACCEPTANCE),
+            ")",
+        ),
         ("draft_accept_ratio", "tau_verified", "ttft_ms"),
         "return_perf_metrics: true and perf_metrics_output_dir: DIR, or GET /perf_metrics",
     ),
     Surface(
         perf.RESPONSE,
         "responses with choices[].speculative_decoding",
-        "proposed 2026-09 (#19311)",
+        Versions("proposed ", Range("2026-09", form="{first}"), " (#19311)"),
         ("draft_accept_ratio", "hazard", "rollback_len", "near_k_request_share", "tau_committed"),
         "per_request_spec_decode_stats: true, and log the responses",
     ),

@@ -34,6 +34,7 @@ from tracelens.engines import rows
 from tracelens.engines.base import Context, JsonRecord, Reject, Surface, Tables
 from tracelens.engines.tensorrt_llm.methods import drafts_always, short
 from tracelens.engines.units import INT32_MAX, BrokenError, finite, nearest, text, whole
+from tracelens.engines.versions import Range, Versions
 from tracelens.engines.vllm.startup import leaf
 
 REPORT, REQUEST = "trtllm.bench_report", "trtllm.bench_request"
@@ -41,14 +42,14 @@ SURFACES: tuple[Surface, ...] = (
     Surface(
         REPORT,
         "trtllm-bench (a run; acceptance rebuilt from its iterations)",
-        "2025-03-2026",
+        Versions(Range("2025-03", seen="2026")),
         ("draft_accept_ratio", "tau_committed", "step_ms"),
         "trtllm-bench throughput --streaming --report_json FILE",
     ),
     Surface(
         REQUEST,
         "trtllm-bench (its requests)",
-        "2025-03-2026",
+        Versions(Range("2025-03", seen="2026")),
         ("tpot_ms", "ttft_ms"),
         "trtllm-bench throughput --streaming --request_json FILE",
     ),

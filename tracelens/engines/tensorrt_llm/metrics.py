@@ -27,6 +27,7 @@ from tracelens.engines import counters, scraped
 from tracelens.engines.base import Context, Parsed, Reject, Surface, Tables
 from tracelens.engines.counters import Group, Layout, both
 from tracelens.engines.tensorrt_llm.methods import drafts_always, short
+from tracelens.engines.versions import Range, Versions
 from tracelens.engines.vllm.startup import leaf
 
 METRICS = "trtllm.metrics"
@@ -34,7 +35,7 @@ SURFACES: tuple[Surface, ...] = (
     Surface(
         METRICS,
         "Prometheus counters of /prometheus/metrics (between two scrapes; the first from the server's start)",
-        "2026 (rounds and positions since #12636)",
+        Versions(Range("2026", form="{first}"), " (rounds and positions since #12636)"),
         (
             "draft_accept_ratio", "hazard", "survival", "tau_verified", "tau_committed", "rollback_len",
             "near_k_round_share", "step_ms", "running",

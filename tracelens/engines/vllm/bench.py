@@ -25,30 +25,33 @@ import polars as pl
 from tracelens.engines import bench_means
 from tracelens.engines.base import Context, JsonRecord, Parsed, Reject, Surface, Tables
 from tracelens.engines.units import INT32_MAX, LONGEST_DRAFT, BrokenError, finite, nearest, whole
+from tracelens.engines.versions import Range, Versions
 from tracelens.engines.vllm.bench_told import server
 from tracelens.engines.vllm.cells import micros, numbers
+from tracelens.engines.vllm.releases import since
 from tracelens.engines.vllm.startup import leaf
 
 SERVE, REQUEST, THROUGHPUT = "vllm.bench_serve", "vllm.bench_request", "vllm.bench_throughput"
+_ACCEPTANCE = ("draft_accept_ratio", "hazard", "survival", "tau_verified", "rollback_len", "near_k_round_share")
 SURFACES: tuple[Surface, ...] = (
     Surface(
         SERVE,
         "vllm bench serve (sums and means of a run)",
-        "0.4-0.33 (acceptance 0.14+)",
-        ("draft_accept_ratio", "hazard", "survival", "tau_verified", "rollback_len", "near_k_round_share", "tpot_ms"),
+        Versions(since("0.4"), " (acceptance ", Range("0.14", form="{first}+", of=_ACCEPTANCE), ")"),
+        (*_ACCEPTANCE, "tpot_ms"),
         "vllm bench serve --save-result, with the server's /metrics in reach",
     ),
     Surface(
         REQUEST,
         "vllm bench serve (its requests)",
-        "0.4-0.33",
+        Versions(since("0.4")),
         ("tpot_ms",),
         "vllm bench serve --save-result --save-detailed",
     ),
     Surface(
         THROUGHPUT,
         "vllm bench throughput (the length of a run; its tokens are not told apart)",
-        "0.6-0.33",
+        Versions(since("0.6")),
         (),
         "vllm bench throughput --output-json",
     ),

@@ -25,25 +25,23 @@ from tracelens.engines import counters, scraped
 from tracelens.engines.base import Context, Parsed, Reject, Surface, Tables
 from tracelens.engines.counters import Group, Layout, both
 from tracelens.engines.units import LONGEST_DRAFT
+from tracelens.engines.versions import Range, Versions
+from tracelens.engines.vllm.releases import V1, v1
 from tracelens.engines.vllm.startup import leaf
 
 METRICS = "vllm.metrics"
+_OF_ROUNDS = ("hazard", "survival", "tau_verified", "tau_committed", "rollback_len", "near_k_round_share")
 SURFACES: tuple[Surface, ...] = (
     Surface(
         METRICS,
         "Prometheus counters of /metrics (between two scrapes; the first from the server's start)",
-        "0.8.3-0.33 (rounds and positions 0.8.5+)",
-        (
-            "draft_accept_ratio",
-            "hazard",
-            "survival",
-            "tau_verified",
-            "tau_committed",
-            "rollback_len",
-            "near_k_round_share",
-            "step_ms",
-            "running",
+        Versions(
+            v1("0.8.3"),
+            " (rounds and positions ",
+            Range("0.8.5", form="{first}+", era=V1, of=_OF_ROUNDS),
+            ")",
         ),
+        ("draft_accept_ratio", *_OF_ROUNDS, "step_ms", "running"),
         "on by default: keep what /metrics says every few seconds (with a `date` line before each), or the answer of a "
         "Prometheus range query over the metrics themselves, without rate() or sum(); off with --disable-log-stats",
     ),

@@ -13,14 +13,16 @@ from typing import Any
 import polars as pl
 
 from tracelens.engines.base import Context, Parsed, Reject, Span, Surface, Tables
+from tracelens.engines.versions import Range, Versions
 from tracelens.engines.vllm.cells import micros, numbers
+from tracelens.engines.vllm.releases import V0, v1
 from tracelens.engines.vllm.startup import leaf
 
 SURFACES: tuple[Surface, ...] = (
     Surface(
         "vllm.otel_span",
         "llm_request spans (OpenTelemetry)",
-        "0.5-0.9 (V0), 0.10.2-0.33 (V1)",
+        Versions(Range("0.5", "0.9", era=V0), " (V0), ", v1("0.10.2"), " (V1)"),
         ("tpot_ms", "temperature", "top_p"),
         "--otlp-traces-endpoint, and keep what the collector receives (its file exporter, Jaeger or Tempo)",
     ),

@@ -10,7 +10,9 @@ import polars as pl
 
 from tracelens.engines.base import JsonRecord, Parsed, Reject, Surface
 from tracelens.engines.rows import once
+from tracelens.engines.versions import Range, Switch, Versions, Way
 from tracelens.engines.vllm import forward_times, lines, responses
+from tracelens.engines.vllm.releases import since, v1
 
 BATCHSIZE = "vllm.batchsize_line"
 MIXED = "vllm.batchsize_mixed"
@@ -19,44 +21,52 @@ _OUTPUT = "vllm.output_line"
 _PADDING = "vllm.cudagraph_table"
 _MFU = "vllm.mfu_line"
 
+_INTERVAL = "VLLM_LOG_BATCHSIZE_INTERVAL=10 on a test machine (it synchronises every forward)"
 SURFACES: tuple[Surface, ...] = (
     Surface(
         BATCHSIZE,
         "Batchsize forward time stats (medians of a draft model's and verify passes at one concurrency)",
-        "0.7-0.33 (V1 model runner)",
+        Versions(v1("0.7"), " (V1 model runner)"),
         ("rho_verify",),
-        "VLLM_LOG_BATCHSIZE_INTERVAL=10 on a test machine (it synchronises every forward), with --enforce-eager and "
-        "VLLM_USE_V2_MODEL_RUNNER=0; one concurrency, long outputs",
+        Switch(
+            f"{_INTERVAL}, with --enforce-eager and VLLM_USE_V2_MODEL_RUNNER=0; one concurrency, long outputs",
+            Way(Range("0.10.2", "0.28"), f"{_INTERVAL}, with --enforce-eager; one concurrency, long outputs"),
+            Way(
+                Range(last="0.10.1"),
+                f"{_INTERVAL}, with --enforce-eager; one concurrency, long outputs. Of a draft model only (method "
+                "draft_model): the times of other drafters are in no log before 0.10.2",
+            ),
+        ),
     ),
     Surface(
         MIXED,
         "Batchsize forward time stats without the pattern of draft and verify passes (no figure comes from it)",
-        "0.7-0.33",
+        Versions(v1("0.7")),
         (),
         "a draft model, one concurrency, long outputs, --enforce-eager and VLLM_USE_V2_MODEL_RUNNER=0",
     ),
     Surface(
         _FINISH,
         "Finished request, Aborted request (end of a request)",
-        "finished 0.4.2-0.10, aborted 0.4.2-0.33",
+        Versions("finished ", Range("0.4.2", "0.10"), ", aborted ", since("0.4.2")),
         ("ts_end",),
         "on by default before 0.10.1, then --enable-log-requests",
     ),
     Surface(
         _OUTPUT,
         "Generated response (end of a request; the text is not read)",
-        "0.10.1-0.33",
+        Versions(since("0.10.1")),
         ("finish_reason",),
         "--enable-log-requests --enable-log-outputs (it logs what users get)",
     ),
     Surface(
         _PADDING,
         "CUDA graph table (padding of the batches; no figure comes from it)",
-        "0.13-0.33",
+        Versions(v1("0.13")),
         (),
         "--cudagraph-metrics",
     ),
-    Surface(_MFU, "MFU line (no figure comes from it)", "0.14-0.33", (), "--enable-mfu-metrics"),
+    Surface(_MFU, "MFU line (no figure comes from it)", Versions(v1("0.14")), (), "--enable-mfu-metrics"),
 )
 
 NEEDLES: tuple[bytes, ...] = (

@@ -17,41 +17,52 @@ import polars as pl
 
 from tracelens.engines.base import Context, Parsed, Reject, Surface, Tables, TraceAbout
 from tracelens.engines.traced import complete, stamps, whole_us, within
+from tracelens.engines.versions import Range, Switch, Versions, Way
+from tracelens.engines.vllm.releases import v1
 
 OTHER, STEPS, HOST, DEVICE = "vllm.trace_rank", "vllm.trace_steps", "vllm.trace", "vllm.trace_device"
-_SCOPES = (
-    "VLLM_CUSTOM_SCOPES_FOR_PROFILING=1 (from 0.10.2), from 0.29 with VLLM_USE_V2_MODEL_RUNNER=0 beside it (the V2 "
-    "runner has no scopes); then POST /start_profile and /stop_profile with "
-    "--profiler-config.profiler torch --profiler-config.torch_profiler_dir DIR (up to 0.12: VLLM_TORCH_PROFILER_DIR). "
-    "Profiled steps are slower than production's; production's own: TRACELENS_RECORD=DIR (docs/record.md)"
+_MARKED = "VLLM_CUSTOM_SCOPES_FOR_PROFILING=1"
+_V1_RUNNER = "VLLM_USE_V2_MODEL_RUNNER=0 beside it (the V2 runner has no scopes)"
+_POSTED = "POST /start_profile and /stop_profile with"
+_CONFIG = "--profiler-config.profiler torch --profiler-config.torch_profiler_dir DIR"
+_SLOWER = "Profiled steps are slower than production's"
+_OWN = f"{_SLOWER}; production's own: TRACELENS_RECORD=DIR (docs/record.md)"
+_SCOPES = Switch(
+    f"{_MARKED} (from 0.10.2), from 0.29 with {_V1_RUNNER}; then {_POSTED} {_CONFIG} (up to 0.12: "
+    f"VLLM_TORCH_PROFILER_DIR). {_OWN}",
+    Way(Range("0.10.2", "0.11.0"), f"{_MARKED}; then {_POSTED} VLLM_TORCH_PROFILER_DIR=DIR. {_SLOWER}"),
+    Way(Range("0.11.1", "0.12"), f"{_MARKED}; then {_POSTED} VLLM_TORCH_PROFILER_DIR=DIR. {_OWN}"),
+    Way(Range("0.13", "0.28"), f"{_MARKED}; then {_POSTED} {_CONFIG}. {_OWN}"),
+    Way(Range("0.29"), f"{_MARKED} with {_V1_RUNNER}; then {_POSTED} {_CONFIG}. {_OWN}"),
 )
+_BARE = "profile; for draft and target times set "
 _SPLIT = ("rho_verify", "overhead", "step_ms", "batch_size")
 SURFACES: tuple[Surface, ...] = (
     Surface(
         OTHER,
         "torch trace of a further rank (the same steps as the first rank's: not counted again)",
-        "0.10.2-0.33",
+        Versions(v1("0.10.2")),
         (),
         "on by default with several ranks; ingest the first rank's trace",
     ),
     Surface(
         STEPS,
         "torch trace without scopes: profiled steps, slower than production's, with no time of any phase",
-        "0.11.1-0.33",
+        Versions(v1("0.11.1")),
         ("step_ms", "batch_size"),
-        "profile; for draft and target times set " + _SCOPES,
+        Switch(_BARE + _SCOPES.text, *(Way(way.range, _BARE + way.text) for way in _SCOPES.ways)),
     ),
     Surface(
         HOST,
         "torch trace, times of the host: profiled steps, slower than production's",
-        "0.10.2-0.33 (V1 runner)",
+        Versions(v1("0.10.2"), " (V1 runner)"),
         _SPLIT,
         _SCOPES,
     ),
     Surface(
         DEVICE,
         "torch trace, times of the GPU: profiled steps, slower than production's",
-        "0.10.2-0.33 (V1 runner)",
+        Versions(v1("0.10.2"), " (V1 runner)"),
         _SPLIT,
         _SCOPES,
     ),
