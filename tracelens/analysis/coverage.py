@@ -39,7 +39,7 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
         "drafted",
         "length",
         "some_accepted",
-    ),  # fmt: skip
+    ),
     "speedup_article": ("draft_time", "timed_drafts", "baseline", "matched", "drafted", "length"),
     "speedup_with_bonus": ("draft_time", "timed_drafts", "baseline", "matched", "drafted", "length"),
     "speedup_iid": ("draft_time", "timed_drafts", "baseline", "matched", "draft_lengths", "length"),
