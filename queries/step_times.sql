@@ -25,7 +25,8 @@ with units as materialized (
   from units
   group by stratum, is_total
 ), shared as (
-  select stratum, run_id, step_id, every, mates, d_all as d, d_rounds as dn, v, vn, t, tn from shared_steps
+  select stratum, run_id, step_id, every, mates, d_all as d, d_rounds as dn, v, vn, every_t as t, every_n as tn
+  from shared_steps where decodes
 ), pieces as (
   select 'unit' as kind, stratum, is_total, 1 as every, d, dn, v, vn, t, tn from units
   union all

@@ -864,10 +864,8 @@ select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, st
                      then time_rounds end as d_rounds,
        weight * case when decodes then target_ms end as v,
        weight * case when decodes and target_ms is not null then time_rounds end as vn,
-       weight * case when decodes then step_ms end as t,
-       weight * case when decodes and step_ms is not null then time_rounds end as tn,
-       weight * case when decodes and is_timed then time_rounds end as w,
-       weight * step_ms as every_t, weight * case when step_ms is not null then time_rounds end as every_n
+       weight * step_ms as every_t, weight * case when step_ms is not null then time_rounds end as every_n,
+       weight * case when decodes and is_timed then time_rounds end as w, decodes
 from shared, rate
 where (decodes or step_ms is not null) and (every = 1 or hash(hash(run_id, coalesce(step_id, unit))) % every = 0);
 
