@@ -48,8 +48,7 @@ with priced as materialized (
   from sums
   group by stratum, is_total
 ), shared_priced as (
-  select s.* exclude (traffic, engine, model, batch_bucket, context_bucket, decodes), s.w * p.price as b,
-         s.w * q.price as b_total, case when decodes then every_t end as t, case when decodes then every_n end as tn
+  select s.* exclude (traffic, engine, model, batch_bucket, context_bucket), s.w * p.price as b, s.w * q.price as b_total
   from shared_steps s
   left join prices p
     on not p.is_total and p.stratum = s.stratum and p.traffic = s.traffic and p.engine = s.engine
@@ -68,8 +67,9 @@ with priced as materialized (
   from sums
   union all
   select 'step' as kind, stratum, grouping(stratum) as is_total, any_value(every) as every, sum(dt) as dt,
-         sum(dn) as dn, sum(d_all) as d_all, sum(d_rounds) as d_rounds, sum(v) as v, sum(vn) as vn, sum(t) as t,
-         sum(tn) as tn, 0 as e, 0 as n, case when is_total = 1 then sum(b_total) else sum(b) end as b, sum(w) as w,
+         sum(dn) as dn, sum(d_all) as d_all, sum(d_rounds) as d_rounds, sum(v) as v, sum(vn) as vn,
+         sum(every_t) filter (decodes) as t, sum(every_n) filter (decodes) as tn, 0 as e, 0 as n,
+         case when is_total = 1 then sum(b_total) else sum(b) end as b, sum(w) as w,
          sum(every_t) as every_t, sum(every_n) as every_n
   from shared_priced
   where mates is null
@@ -77,7 +77,8 @@ with priced as materialized (
   union all
   select case when mates is null then 'row' else 'mates' end as kind,
          case when x.is_total = 0 then stratum end as stratum, x.is_total, every * coalesce(mates, 1) as every,
-         dt, dn, d_all, d_rounds, v, vn, t, tn, 0 as e, 0 as n,
+         dt, dn, d_all, d_rounds, v, vn, case when decodes then every_t end as t,
+         case when decodes then every_n end as tn, 0 as e, 0 as n,
          case when x.is_total = 1 then b_total else b end as b, w, every_t, every_n
   from shared_priced, (values (0), (1)) as x(is_total)
 ), own as (
@@ -97,21 +98,33 @@ with priced as materialized (
   select q.*, case when o.is_verify then z_v else coalesce(z_price, 0) end as z_b
   from parts q
   left join own o on o.stratum is not distinct from q.stratum and o.is_total = (q.is_total = 1)
-), shared_spread as (
-  -- What rows of one step share, beyond what their units have: by step - by row, of every pair.
-  select stratum, is_total, sum(pair * z_d * z_d) as dd, sum(pair * z_d * z_v) as dv, sum(pair * z_d * z_t) as dt,
-         sum(pair * z_d * z_b) as db, sum(pair * z_v * z_v) as vv, sum(pair * z_v * z_t) as vt,
-         sum(pair * z_v * z_b) as vb, sum(pair * z_t * z_t) as tt, sum(pair * z_t * z_b) as tb,
-         sum(pair * z_b * z_b) as bb, sum(pair * z_d * z_e) as de, sum(pair * z_v * z_e) as ve,
-         sum(pair * z_t * z_e) as te, sum(pair * z_b * z_e) as be, sum(pair * z_e * z_e) as ee
-  from (select *, case kind when 'row' then -every else every end as pair from linear where kind <> 'unit')
-  group by stratum, is_total
-), squares as (
-  select stratum, is_total, kind, sum(every * (z_d - z_v) ** 2) as rho_verify, sum(every * (z_d - z_b) ** 2) as rho,
-         sum(every * (z_draft - z_b) ** 2) as rho_round, sum(every * (z_v - z_b) ** 2) as verify_inflation,
-         sum(every * (z_t - z_b) ** 2) as round_cost, sum(every * (z_t - z_b - z_tau) ** 2) as token
+), pairs as (
+  -- All products of two of them, once: the squares below are made of these, and no row is kept for it. r: z_draft,
+  -- c: z_tau (what was committed).
+  select stratum, is_total, kind,
+         sum(every * z_d * z_d) as dd, sum(every * z_d * z_v) as dv, sum(every * z_d * z_t) as dt,
+         sum(every * z_d * z_b) as db, sum(every * z_v * z_v) as vv, sum(every * z_v * z_t) as vt,
+         sum(every * z_v * z_b) as vb, sum(every * z_t * z_t) as tt, sum(every * z_t * z_b) as tb,
+         sum(every * z_b * z_b) as bb, sum(every * z_d * z_e) as de, sum(every * z_v * z_e) as ve,
+         sum(every * z_t * z_e) as te, sum(every * z_b * z_e) as be, sum(every * z_e * z_e) as ee,
+         sum(every * z_draft * z_draft) as rr, sum(every * z_draft * z_b) as rb, sum(every * z_tau * z_tau) as cc,
+         sum(every * z_t * z_tau) as tc, sum(every * z_b * z_tau) as bc
   from linear
   group by stratum, is_total, kind
+), shared_spread as (
+  -- What rows of one step share, beyond what their units have: by step - by row, of every pair.
+  select stratum, is_total,
+         sum(pair * dd) as dd, sum(pair * dv) as dv, sum(pair * dt) as dt, sum(pair * db) as db, sum(pair * vv) as vv,
+         sum(pair * vt) as vt, sum(pair * vb) as vb, sum(pair * tt) as tt, sum(pair * tb) as tb, sum(pair * bb) as bb,
+         sum(pair * de) as de, sum(pair * ve) as ve, sum(pair * te) as te, sum(pair * be) as be, sum(pair * ee) as ee
+  from (select *, case kind when 'row' then -1 else 1 end as pair from pairs where kind <> 'unit')
+  group by stratum, is_total
+), squares as (
+  select stratum, is_total, kind, abs(dd - 2 * dv + vv) as rho_verify, abs(dd - 2 * db + bb) as rho,
+         abs(rr - 2 * rb + bb) as rho_round, abs(vv - 2 * vb + bb) as verify_inflation,
+         abs(tt - 2 * tb + bb) as round_cost,
+         abs(tt + bb + cc - 2 * (tb + tc - bc)) as token
+  from pairs
 ), signed as (
   -- Units of unequal size: n_eff in place of their number (docs/calibration.md).
   select q.*, case kind when 'unit' then t.units / nullif(greatest(t.units, 1.000001) - 1, 0)
