@@ -48,7 +48,8 @@ with priced as materialized (
   from sums
   group by stratum, is_total
 ), shared_priced as (
-  select s.* exclude (traffic, engine, model, batch_bucket, context_bucket), s.w * p.price as b, s.w * q.price as b_total
+  select s.* exclude (traffic, engine, model, batch_bucket, context_bucket), s.w * p.price as b,
+         s.w * q.price as b_total
   from shared_steps s
   left join prices p
     on not p.is_total and p.stratum = s.stratum and p.traffic = s.traffic and p.engine = s.engine

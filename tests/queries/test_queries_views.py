@@ -281,3 +281,35 @@ def test_buckets_sort_as_text(tmp_path: Path) -> None:
     temperatures = [0.0, 0.3, 0.31, 0.7, 1.0, 1.1]
     found = rows(con, f"select temperature_bucket_of(t) as bucket from (select unnest({temperatures}) as t)")
     assert [r["bucket"] for r in found] == ["0", "(0, 0.3]", "(0.3, 0.7]", "(0.3, 0.7]", "(0.7, 1]", "> 1"]
+
+
+MS = dt.timedelta(milliseconds=1)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"ts_start": DAY, "ts_first_token": DAY + 200 * MS, "ts_end": DAY + 1200 * MS},
+         (200_000, 1_000_000, 1_200_000, 100_000.0, "derived")),
+        # What the record tells stands before its stamps.
+        ({"ts_start": DAY, "ts_first_token": DAY + 200 * MS, "ts_end": DAY + 1200 * MS, "ttft_us": 190_000,
+          "decode_us": 990_000, "e2e_us": 1_190_000, "tpot_us": 99_000.0, "tpot_basis": "derived"},
+         (190_000, 990_000, 1_190_000, 99_000.0, "derived")),
+        ({"ts_first_token": DAY + 200 * MS, "ts_end": DAY + 1200 * MS, "tpot_us": 98_000.0, "tpot_basis": "logged"},
+         (None, 1_000_000, None, 98_000.0, "logged")),
+        # Whole seconds are no times of tokens.
+        ({"ts_start": DAY, "ts_first_token": DAY + 1000 * MS, "ts_end": DAY + 3000 * MS},
+         (None, None, None, None, None)),
+        ({"ts_start": DAY, "ts_end": DAY + 1200 * MS}, (None, None, 1_200_000, None, None)),
+        ({"ts_first_token": DAY + 1200 * MS, "ts_end": DAY + 200 * MS}, (None, None, None, None, None)),
+        ({"ts_first_token": DAY + 200 * MS, "ts_end": DAY + 1200 * MS, "output_tokens": 1},
+         (None, 1_000_000, None, None, None)),
+        ({"ts_first_token": DAY + 200 * MS, "ts_end": DAY + 1200 * MS, "output_tokens": None},
+         (None, 1_000_000, None, None, None)),
+    ],
+)  # fmt: skip
+def test_stamps_of_a_request_tell_its_times(tmp_path: Path, row: dict[str, object], told: tuple[object, ...]) -> None:
+    con = bare(write_lake(tmp_path, requests=[{"output_tokens": 11, **row}]))
+    columns = "ttft_us, decode_us, e2e_us, tpot_us, tpot_basis, tpot_ms"
+    (found,) = con.execute(f"select {columns} from requests").fetchall()
+    assert found == (*told, None if told[3] is None else told[3] / 1000)  # type: ignore[operator]

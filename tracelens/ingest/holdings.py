@@ -139,7 +139,8 @@ def _rules(name: str) -> Iterator[tuple[str, pl.Expr]]:
     if name == "requests":
         yield "requests", counts
         several, failed = pl.col("output_tokens") > 1, pl.col("error").fill_null(False)
-        yield "tpot", ((known("decode_us") & several) | known("tpot_us")) & ~failed
+        stamped = known("ts_first_token") & known("ts_end")  # views take the time between them
+        yield "tpot", (((known("decode_us") | stamped) & several) | known("tpot_us")) & ~failed
 
 
 def _lengths(name: str) -> dict[str, pl.Expr]:

@@ -77,7 +77,8 @@ DEFINITIONS: dict[str, Definition] = {
     "gap_term": Definition(
         "cause of the gap", "points = L(S_obs, S_claimed) · ln f",
         "Every cause is a factor f of the speedup. L is the logarithmic mean, so that the points add up exactly to "
-        "observed − planned, and the ms a token to theirs. What nobody logged stays inside another cause and is named.",
+        "observed − planned, and the ms a token to theirs. What nobody logged stays inside another cause and is named. "
+        "Draft length and rounds without a draft move the yield and the cost of drafts: the factor holds both.",
     ),
     "break_even_alpha": Definition(
         "break-even α", "(R − 1) / d̄",

@@ -20,7 +20,8 @@ _FIGURES = (
 )  # fmt: skip
 _NOTES = (
     "factor: of the speedup; the factors multiply to observed / planned",
-    "points: of speedup, with 95 % intervals by request; ms / token: of the time of a token; each column adds up",
+    "points: of speedup, with 95 % intervals by request (or interval of the log); ms / token: of the time of a token;"
+    " each column adds up",
     "α: draft_accept_ratio, accepted over drafted tokens, the target's own token excluded",
     "ρ: rho, one draft token over one plain step",
 )

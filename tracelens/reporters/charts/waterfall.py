@@ -72,7 +72,7 @@ def waterfall(result: GapResult | None) -> Drawn | Absent:
         ("outcome",),
         ("speedup_claimed", "speedup_observed", "gap_term", "interval"),
         ("From 0: planned and observed. From bar to bar: a strong one took speedup, a pale one gave. Thin lines: 95 %"
-         " intervals by request. The points add up exactly.",
+         " intervals by request (or interval of the log). The points add up exactly.",
          *(_OPEN if _any_open(drawn) else ()),
          *cut_note(len(drawn) - 1, len(told) - 1)),
         choices if len(choices) > 1 else None,
