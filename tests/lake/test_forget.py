@@ -157,8 +157,9 @@ def test_names_that_are_not_one_source(lake: Path, tmp_path: Path) -> None:
     assert str(error.value).splitlines()[1:] == [
         f"  {source}  40 rounds, 1 request, 1 run, 1 reject" for source in sorted(ids)
     ]
-    with pytest.raises(InputError, match=r"no source 3.jsonl in the lake at .*: did you mean [012]\.jsonl or"):
+    with pytest.raises(InputError, match=r"no source 3.jsonl in the lake at .*: did you mean [012]\.jsonl or") as error:
         forget_named(lake, ["3.jsonl"])
+    assert str(error.value).count("1.jsonl") <= 1  # two sources have that name
     with pytest.raises(InputError, match="`tracelens query sources` lists them"):
         forget_named(lake, ["quite another"])
     with pytest.raises(InputError) as error:

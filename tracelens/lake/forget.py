@@ -192,7 +192,8 @@ def _named(root: Path, rows: Sequence[_Row], wanted: str) -> str:
             f"{in_a_line(wanted)} is in the lake at {root} as {in_a_line(holder['name'])}, whose copy it is: name that "
             f"one ({holder['source_id']})"
         )
-    near = difflib.get_close_matches(wanted, [row["name"] or "" for row in rows] + [r["source_id"] for r in rows], n=3)
+    known = dict.fromkeys(str(row[column] or "") for column in ("name", "source_id") for row in rows)
+    near = difflib.get_close_matches(wanted, list(known), n=3)
     hint = f"did you mean {' or '.join(map(in_a_line, near))}?" if near else "`tracelens query sources` lists them"
     raise InputError(f"no source {in_a_line(wanted)} in the lake at {root}: {hint}")
 
