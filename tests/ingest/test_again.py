@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ingest_logs import run, table
+from ingest_logs import response, run, table
 
 from tracelens.cli import run as cli
 from tracelens.lake.connection import connect
@@ -67,13 +67,13 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
 
 
 @settings(max_examples=12)
-@given(parts=st.lists(st.tuples(st.integers(0, 200), st.integers(1, 60), st.integers(0, 60)), max_size=4))
+@given(parts=st.lists(st.tuples(st.integers(0, 190), st.integers(15, 60), st.integers(0, 60)), max_size=4))
 def test_whatever_is_sent_again_counts_once(
     tmp_path_factory: pytest.TempPathFactory, once: tuple[Any, ...], parts: list[tuple[int, int, int]]
 ) -> None:
     sent = list(LOG)
     for first, some, later in sorted(parts, reverse=True):
-        end = min(len(LOG), first + some)
+        end = min(len(LOG), first + some)  # of two requests at least: more than choices of one can be
         sent[end + later : end + later] = LOG[first:end]
     assert totals(ingested(tmp_path_factory.mktemp("again"), sent)) == once
 
@@ -133,3 +133,36 @@ def test_rounds_without_stamps_and_times_are_told_by_the_report(
     assert totals(lake)[0][0] == 360
     assert cli(["report", "--lake", str(lake), "--format", "json"]) == 0
     assert "written_twice" in {w["code"] for w in json.loads(capsys.readouterr().out)["warnings"]}
+
+
+@pytest.mark.parametrize("change", [{"run_id": "other"}, {"model": "n"}, {"task_type": "chat"}, {"temperature": 0.7}])
+def test_what_differs_in_any_column_is_no_repetition(tmp_path: Path, change: dict[str, Any]) -> None:
+    lines = LOG + [json.dumps(json.loads(line) | change) for line in LOG]
+    assert totals(ingested(tmp_path, lines))[0][0] == 360
+    assert same_as(tmp_path / "lake") == {"a.jsonl": {}}
+
+
+@pytest.mark.parametrize("by_choice", [True, False])
+def test_choices_that_do_alike_stay(tmp_path: Path, by_choice: bool) -> None:
+    """Short requests of three choices each, in the same steps: many of them accept the same drafts."""
+    lines = []
+    for group in range(60):
+        own = [(r, i, c) for r in (2 * group, 2 * group + 1) for i in range(2) for c in range(3)]
+        for r, i, c in sorted(own, key=lambda o: (o[1], o[2], o[0]) if by_choice else (o[0], o[2], o[1])):
+            accepted = (r * 7 + i * c * (r % 3)) % 5
+            lines.append(a_round(r, i, ts=f"2026-05-06T12:{group:02d}:{i:02d}.5Z", step_ms=20.5, accepted=accepted,
+                                 emitted=accepted + 1))  # fmt: skip
+    assert totals(ingested(tmp_path, lines))[0][0] == 60 * 12
+
+
+def test_a_line_whose_rounds_are_new_stays(tmp_path: Path) -> None:
+    """Responses logged without their steps, and then with them: each request is there before, its rounds are not."""
+    whole = [response(f"chatcmpl-r{i:04d}", (i % 4, 3, i % 3), created=1_778_068_800 + 7 * i) for i in range(30)]
+    bare = [json.loads(json.dumps(body)) for body in whole]
+    for body in bare:
+        del body["metrics"]["speculative_decoding"]["per_step_accepted"]
+        del body["metrics"]["speculative_decoding"]["per_step_drafted"]
+    alone = totals(ingested(tmp_path / "alone", [json.dumps(b) for b in whole]))
+    both = ingested(tmp_path / "both", [json.dumps(b) for b in (*bare, *whole)])
+    assert alone[0][0] == 90
+    assert totals(both)[0] == alone[0]

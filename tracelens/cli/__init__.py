@@ -64,10 +64,21 @@ def run(args: Sequence[str]) -> int:
             code = command.main(args=list(args) or ["--help"], prog_name="tracelens", standalone_mode=False)
         sys.stdout.flush()
     except Exception as error:
+        if _is_interrupted(error):
+            return INTERRUPTED
         return _failed(_of_a_bucket() or error, debug="--debug" in args)
     except KeyboardInterrupt:
         return INTERRUPTED
     return code if isinstance(code, int) else 0
+
+
+def _is_interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C came while a statement ran: DuckDB 2.0 makes a RuntimeError of the KeyboardInterrupt."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt) or (isinstance(error, RuntimeError) and "interrupted" in str(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _app() -> typer.Typer:

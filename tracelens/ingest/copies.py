@@ -73,22 +73,24 @@ def find(root: Path, staged: Path, rows: Sequence[Mapping[str, Any]], left: Iter
     order = list(pairing.order)
     found: dict[tuple[str, str], list[tuple[int, int]]] = {}
     con: duckdb.DuckDBPyConnection | None = None
+    every: dict[str, list[_File]] = {}
     for table in FACTS:
         mine = [f for r in rows for f in _files(table, r["source_id"], {n: str(staged / n) for n in r["_files"]})]
         if not mine:
             continue
+        every[table] = mine
         meeting, files = _meeting(mine, _theirs(mine, root, table, pairing.wanted), pairing)
-        twice = again.suspects(table, ((f.source, f.path) for f in mine))
-        same: list[tuple[str, str, int, int]] = []
-        if meeting or twice:
-            con = con or _connection(staged)
-        if con is not None and meeting:
-            begun = _begun(rows, pairing.others, meeting)
-            merged = [path for path in files if shared.is_shared(path)]
-            same += copies_sql.same(con, table, sorted(files), sorted(meeting), begun, merged, order)
-        if con is not None and twice:
-            same += again.repeated(con, table, twice)
-        for source, other, *lines in same:
+        if not meeting:
+            continue
+        con = con or _connection(staged)
+        begun = _begun(rows, pairing.others, meeting)
+        merged = [path for path in files if shared.is_shared(path)]
+        for source, other, *lines in copies_sql.same(con, table, sorted(files), sorted(meeting), begun, merged, order):
+            found.setdefault((source, other), []).append((lines[0], lines[1]))
+    twice = again.suspects({table: [(f.source, f.path) for f in mine] for table, mine in every.items()})
+    if twice:
+        con = con or _connection(staged)
+        for source, other, *lines in again.repeated(con, twice):
             found.setdefault((source, other), []).append((lines[0], lines[1]))
     if con is not None:
         con.close()
