@@ -304,6 +304,31 @@ def test_each_start_has_its_own_scheduling() -> None:
         {"async_scheduling": "true"}, {"async_scheduling": "false"}]  # fmt: skip
 
 
+def test_scheduling_is_of_the_nearest_start() -> None:
+    """Without arguments above it stands before the engine's line; in a rotated log it may be of a start long before."""
+    engine = ENGINE_START.format("0.20.0", drafter("eagle"))
+    lines: list[str] = []
+    for minute, how in enumerate(("enabled", "disabled", "enabled")):
+        own = [SCHEDULING.format(how), engine, *(CORE.format(0, 41) + iteration(i, 4, 16, 5.0) for i in range(9))]
+        lines += [line.replace("12:00:", f"12:0{minute}:") for line in own]
+    tables, _ = ingest(*lines)
+    assert set(shown(tables.windows, "run_key", "step_us")) == {(1, None), (2, 5000), (3, None)}
+    steps = [CORE.format(0, i % 60) + iteration(i, 4, 16, 5.0) for i in range(600)]
+    old = ENGINE_START.format("0.13.0", "None").replace("12:00:", "13:00:")
+    tables, _ = ingest(SCHEDULING.format("enabled"), *steps, old, CORE.format(0, 59) + iteration(700, 4, 16, 6.0))
+    assert tables.runs is not None
+    assert tables.runs["first_line"].to_list() == [602]
+    assert set(shown(tables.windows, "run_key", "step_us")) == {(0, 5000), (1, 6000)}
+    few = ingest(SCHEDULING.format("enabled"), steps[0], old, CORE.format(0, 59) + iteration(700, 4, 16, 6.0))[0]
+    assert set(shown(few.windows, "run_key", "step_us")) == {(0, 5000), (1, 6000)}
+
+
+def test_a_sentence_without_a_prefix_is_nobodys() -> None:
+    engine = ENGINE_START.format("0.13.0", drafter("eagle"))
+    tables, _ = ingest(engine, "Asynchronous scheduling is enabled.", CORE.format(0, 41) + iteration(1, 4, 16, 5.0))
+    assert shown(tables.windows, "step_us") == [(5000,)]
+
+
 def test_records_pasted_on_one_line() -> None:
     one = API.format(10) + engine_line(0)
     two = API.format(10) + c_line(250, 400, [90, 70, 50, 40], 100)

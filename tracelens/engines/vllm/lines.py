@@ -295,7 +295,9 @@ def _start(surface: str, hit: pl.DataFrame, parsed: Parsed) -> None:
     groups = hit.select(pl.col("message").str.extract_groups(_START).alias("_g"), "message").unnest("_g")
     base = hit.select("line", "offset", "stamp", "inner", "stream", "process", hash=pl.col("message").hash())
     frame = pl.concat([base, groups], how="horizontal")
-    _keep(surface, frame.filter(pl.col("message").str.contains(_START)), ("message",), parsed)
+    # Settings are too long to be said by chance; a sentence is vLLM's behind its prefix, or in a record with a time.
+    own = pl.col("scheduling").is_null() | pl.col("inner").is_not_null() | pl.col("stamp").is_not_null()
+    _keep(surface, frame.filter(pl.col("message").str.contains(_START) & own), ("message",), parsed)
 
 
 _V1_LINE, _ENGINE_LINE = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 
 import polars as pl
@@ -18,6 +19,8 @@ _OFF = r"speculative_config['\"]?\s*[=:]\s*None"
 _FORCED = r"""rejection_sample_method['"]?\s*[=:]\s*['"]synthetic|synthetic_acceptance_\w+['"]?\s*[=:]\s*[^\sN]"""
 # Of which line a start is told: one of these opens another start where it is there already.
 _API, _ARGS, _SCHEDULING, _ENGINE = range(4)
+# A start prints some fifty lines from its arguments to its engine's line, within a minute or two.
+_NEAR_LINES, _NEAR = 500, dt.timedelta(minutes=10)
 # `served_model_name=tiny`: the engine's line prints it without quotes.
 _SERVED = r"\bserved_model_name=([^\s,'\"\[\]()]+)"
 # A folder of some machine, or an address: reduced to its last part.
@@ -64,6 +67,7 @@ def runs(starts: pl.DataFrame) -> pl.DataFrame:
     first = [pl.col(c).drop_nulls().first() for c in _FIRST]
     out = (
         rows.with_columns(run_key=_start_number(rows))
+        .filter(pl.col("run_key") > 0)
         .group_by("run_key", maintain_order=True)
         .agg(
             pl.col("line").min().alias("first_line"),
@@ -162,15 +166,34 @@ def _settings(starts: pl.DataFrame) -> pl.DataFrame:
 def _start_number(rows: pl.DataFrame) -> pl.Series:
     """Number of the start each line belongs to: a kind that repeats within a stream opens the next one.
 
-    How steps are scheduled each process may say for itself.
+    How steps are scheduled is told between the arguments and the engine's line, and by other processes behind it: it is
+    of the start whose line is nearest, and of its own where no other line of the stream tells of one. Far from all of
+    them (a rotated log begins with it) it tells of none: 0.
     """
     seen: dict[str | None, set[int]] = {}
     number: dict[str | None, int] = {}
-    out: list[int] = []
-    for stream, kind in rows.select("stream", "kind").iter_rows():  # a handful of rows a start
-        if stream not in seen or (kind in seen[stream] and kind != _SCHEDULING):
+    starts: dict[str | None, list[tuple[int, dt.datetime | None, int]]] = {}
+    told = rows.select("stream", "kind", "line", "ts").rows()  # a handful a start
+    for stream, kind, line, ts in told:
+        if kind == _SCHEDULING:
+            continue
+        if stream not in seen or kind in seen[stream]:
             seen[stream] = set()
             number[stream] = max(number.values(), default=0) + 1
         seen[stream].add(kind)
-        out.append(number[stream])
+        starts.setdefault(stream, []).append((line, ts, number[stream]))
+    own = max(number.values(), default=0)
+    out: list[int] = []
+    places = {stream: iter(found) for stream, found in starts.items()}
+    for stream, kind, line, ts in told:
+        if kind != _SCHEDULING:
+            out.append(next(places[stream])[2])
+        elif stream in starts:
+            at, then, nearest = min(starts[stream], key=lambda start: abs(line - start[0]))
+            late = ts is not None and then is not None and abs(ts - then) > _NEAR
+            out.append(0 if late or abs(line - at) > _NEAR_LINES else nearest)
+        else:
+            number[stream] = number.get(stream, own + 1)
+            own = max(own, number[stream])
+            out.append(number[stream])
     return pl.Series("run_key", out, dtype=pl.Int64)
