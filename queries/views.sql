@@ -333,21 +333,25 @@ select * exclude (possible, counters, counters_since) replace (coalesce(weight, 
        emit_lag_us / 1000.0 as emit_lag_ms, step_us / 1000.0 as step_ms, round_us / 1000.0 as round_ms
 from counted_windows anti join copied_lines using (source_id, source_line) where counts(possible);
 
--- Times that a request's stamps tell and its record does not, where these are finer than a second.
+-- Times that a request's stamps tell and its record does not, where both are finer than a second.
 create or replace macro between_us(since, until) as
-  case when until >= since and (epoch_us(since) % 1000000 <> 0 or epoch_us(until) % 1000000 <> 0)
+  case when until >= since and epoch_us(since) % 1000000 <> 0 and epoch_us(until) % 1000000 <> 0
        then epoch_us(until) - epoch_us(since) end;
 
 create or replace view requests as
-with timed as (
-  select * replace (
-           coalesce(decode_us, between_us(ts_first_token, ts_end)) as decode_us,
-           coalesce(ttft_us, between_us(ts_start, ts_first_token)) as ttft_us,
-           coalesce(e2e_us, between_us(ts_start, ts_end)) as e2e_us,
-           coalesce(tpot_us, between_us(ts_first_token, ts_end) / nullif(greatest(output_tokens - 1, 0), 0)) as tpot_us,
-           coalesce(tpot_basis, case when between_us(ts_first_token, ts_end) is not null and output_tokens > 1
-                                     then 'derived' end) as tpot_basis)
+with stamped as (
+  select *, case when tpot_us is null and not coalesce(error, false) then between_us(ts_first_token, ts_end) end
+           as told_us
   from logged_requests
+), timed as (
+  select * exclude (told_us) replace (
+           coalesce(decode_us, told_us) as decode_us,
+           coalesce(ttft_us, case when not coalesce(error, false) then between_us(ts_start, ts_first_token) end)
+             as ttft_us,
+           coalesce(e2e_us, case when not coalesce(error, false) then between_us(ts_start, ts_end) end) as e2e_us,
+           coalesce(tpot_us, told_us / nullif(greatest(output_tokens - 1, 0), 0)) as tpot_us,
+           coalesce(tpot_basis, case when told_us is not null and output_tokens > 1 then 'derived' end) as tpot_basis)
+  from stamped
 )
 select * exclude (possible) replace (coalesce(weight, 1) as weight),
        draft_us / 1000.0 as draft_ms, target_us / 1000.0 as target_ms, ttft_us / 1000.0 as ttft_ms,

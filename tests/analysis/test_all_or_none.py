@@ -68,3 +68,15 @@ def test_reasons_and_zeros(tmp_path: Path) -> None:
     without = report(write_lake(tmp_path / "unknown", rounds=unknown), Question(by=(), baseline=20.0))
     because = {name: m.because for m in without.coverage for name in m.figure.split(", ")}
     assert "how many requests shared" not in because["near_k_step_ms"]
+
+
+@pytest.mark.parametrize("accepted", [0, K])
+@pytest.mark.parametrize("requests", [2, 6])
+def test_where_stops_cut_nearly_all_ends_stay_possible(tmp_path: Path, accepted: int, requests: int) -> None:
+    """One round a request, and one token of it committed: what stops cut stays in proportion."""
+    rows = [{**row, "emitted": 1, "step_us": 24_000 + 100 * i, "round_index": 0}
+            for i, row in enumerate(rounds(accepted, requests)[::10])]  # fmt: skip
+    found = report(write_lake(tmp_path, rounds=rows), Question(by=(), baseline=20.0)).total.figures
+    for name in ("tau_committed", "tau_drafted", "relative_token_time", "speedup_step"):
+        low, value, high = (found[f"{name}{end}"] for end in ("_low", "", "_high"))
+        assert 0 < low <= value <= high, (name, low, value, high)

@@ -284,27 +284,33 @@ def test_buckets_sort_as_text(tmp_path: Path) -> None:
 
 
 MS = dt.timedelta(milliseconds=1)
+AT = DAY + 7 * MS
 
 
 @pytest.mark.parametrize(
     ("row", "told"),
     [
-        ({"ts_start": DAY, "ts_first_token": DAY + 200 * MS, "ts_end": DAY + 1200 * MS},
+        ({"ts_start": AT, "ts_first_token": AT + 200 * MS, "ts_end": AT + 1200 * MS},
          (200_000, 1_000_000, 1_200_000, 100_000.0, "derived")),
         # What the record tells stands before its stamps.
-        ({"ts_start": DAY, "ts_first_token": DAY + 200 * MS, "ts_end": DAY + 1200 * MS, "ttft_us": 190_000,
+        ({"ts_start": AT, "ts_first_token": AT + 200 * MS, "ts_end": AT + 1200 * MS, "ttft_us": 190_000,
           "decode_us": 990_000, "e2e_us": 1_190_000, "tpot_us": 99_000.0, "tpot_basis": "derived"},
          (190_000, 990_000, 1_190_000, 99_000.0, "derived")),
-        ({"ts_first_token": DAY + 200 * MS, "ts_end": DAY + 1200 * MS, "tpot_us": 98_000.0, "tpot_basis": "logged"},
-         (None, 1_000_000, None, 98_000.0, "logged")),
-        # Whole seconds are no times of tokens.
+        # A logged TPOT too: figures take the decode time first.
+        ({"ts_first_token": AT + 200 * MS, "ts_end": AT + 1200 * MS, "tpot_us": 98_000.0, "tpot_basis": "logged"},
+         (None, None, None, 98_000.0, "logged")),
+        # Whole seconds are no times of tokens, neither of both nor of one.
         ({"ts_start": DAY, "ts_first_token": DAY + 1000 * MS, "ts_end": DAY + 3000 * MS},
          (None, None, None, None, None)),
-        ({"ts_start": DAY, "ts_end": DAY + 1200 * MS}, (None, None, 1_200_000, None, None)),
-        ({"ts_first_token": DAY + 1200 * MS, "ts_end": DAY + 200 * MS}, (None, None, None, None, None)),
-        ({"ts_first_token": DAY + 200 * MS, "ts_end": DAY + 1200 * MS, "output_tokens": 1},
+        ({"ts_start": DAY, "ts_first_token": AT + 200 * MS, "ts_end": DAY + 3000 * MS},
+         (None, None, None, None, None)),
+        ({"ts_start": AT, "ts_end": AT + 1200 * MS}, (None, None, 1_200_000, None, None)),
+        ({"ts_start": AT, "ts_first_token": AT + 200 * MS, "ts_end": AT + 1200 * MS, "error": True},
+         (None, None, None, None, None)),
+        ({"ts_first_token": AT + 1200 * MS, "ts_end": AT + 200 * MS}, (None, None, None, None, None)),
+        ({"ts_first_token": AT + 200 * MS, "ts_end": AT + 1200 * MS, "output_tokens": 1},
          (None, 1_000_000, None, None, None)),
-        ({"ts_first_token": DAY + 200 * MS, "ts_end": DAY + 1200 * MS, "output_tokens": None},
+        ({"ts_first_token": AT + 200 * MS, "ts_end": AT + 1200 * MS, "output_tokens": None},
          (None, 1_000_000, None, None, None)),
     ],
 )  # fmt: skip

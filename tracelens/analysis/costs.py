@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tracelens.analysis.figures import Figures, Row, bound, unseen_tokens, whole
+from tracelens.analysis.figures import Figures, Row, bound, unseen_share, whole
 from tracelens.model.intervals import (
     Estimate,
     RatioSums,
@@ -148,16 +148,13 @@ def _relative_token_time(priced: Priced) -> _Token:
 
 def _widen(out: Figures, alpha: Row, level: float) -> None:
     """Let the intervals by steps hold what all or no drafts accepted leave unseen: C is over tau_committed."""
-    committed = alpha.get("tau_committed")
-    less, more = unseen_tokens(alpha, level, every_round=True)
-    if out["relative_token_time_low"] is None or not committed or not less + more:
-        return
-    slower, faster = committed / (committed - less), committed / (committed + more)
-    out["relative_token_time_low"] *= faster
-    out["relative_token_time_high"] *= slower
+    less, more = unseen_share(alpha, level, every_round=True)
+    if out["relative_token_time_low"] is not None:
+        out["relative_token_time_low"] /= more
+        out["relative_token_time_high"] /= less
     if out["speedup_step_low"] is not None:
-        out["speedup_step_low"] /= slower
-        out["speedup_step_high"] /= faster
+        out["speedup_step_low"] *= less
+        out["speedup_step_high"] *= more
 
 
 def _speedup_tpot(out: Figures, priced: Priced, level: float) -> None:

@@ -52,20 +52,21 @@ def acceptance(alpha: Row, level: float) -> Figures:
         sums = RatioSums.of(alpha.get(f"{name}_sums"))
         value = alpha.get(name) or 0.0
         bound(out, name, ratio_interval(sums, level, shift=shift, bounds=(least, max(most, value))))
-        less, more = unseen_tokens(alpha, level, every_round=name == "tau_committed")
+        less, more = unseen_share(alpha, level, every_round=name == "tau_committed")
         if out[f"{name}_low"] is not None:
-            out[f"{name}_low"] = max(min(out[f"{name}_low"], value - less), least)
-            out[f"{name}_high"] = min(max(out[f"{name}_high"], value + more), max(most, value))
+            out[f"{name}_low"] = max(min(out[f"{name}_low"], value * less), least)
+            out[f"{name}_high"] = min(max(out[f"{name}_high"], value * more), max(most, value))
     committed, drafted = out["tau_committed"], out["mean_drafted"]
     out["verify_waste"] = None if committed is None or drafted is None else 1.0 - committed / (drafted + 1.0)
     return out
 
 
-def unseen_tokens(alpha: Row, level: float, *, every_round: bool) -> tuple[float, float]:
-    """Accepted tokens a round that there may be fewer, and more, where all or no drafts were accepted.
+def unseen_share(alpha: Row, level: float, *, every_round: bool) -> tuple[float, float]:
+    """By how much tau may be lower and higher, as factors, where all or no drafts were accepted.
 
     Requests that all have a share of 0 or 1 show no variance. What its exact bound allows (`share_interval`) counts for
-    what stands on it, too. 0 where the share is between, and its spread is seen.
+    what stands on it, too: tau = 1 + alpha d, and what stops cut from it stays in proportion. 1 where the share is
+    between, and its spread is seen.
 
     Args:
         alpha: a row of `alpha.sql`.
@@ -76,9 +77,10 @@ def unseen_tokens(alpha: Row, level: float, *, every_round: bool) -> tuple[float
     interval = share_interval(RatioSums.of(alpha.get("draft_accept_ratio_sums")), level)
     drafted, rounds = alpha.get("drafted"), alpha.get("all_rounds" if every_round else "rounds")
     if share is None or interval is None or 0.0 < share < 1.0 or not drafted or not rounds:
-        return 0.0, 0.0
+        return 1.0, 1.0
     length = drafted / rounds
-    return length * (share - interval.low), length * (interval.high - share)
+    low, tau, high = (1.0 + length * at for at in (interval.low, share, interval.high))
+    return low / tau, high / tau
 
 
 def positions(hazards: Sequence[Row], level: float) -> Figures:
