@@ -256,7 +256,8 @@ NARROW = (
 )
 WIDE = (
     Table(
-        "Outcome and acceptance", (REQUESTS, ROUNDS, TIME, OBSERVED, CONTROL, VERDICT, K, RHO, ALPHA, P, TAU, NEAR_K)
+        "Outcome and acceptance",
+        (REQUESTS, ROUNDS, TIME, OBSERVED, CONTROL, VERDICT, K, RHO, ALPHA, P, TAU, NEAR_K, NEAR_K_REQUESTS),
     ),
     Table(
         f"{COST_TITLE}, and speedup: what the formulas make of α, p, ρ and K",

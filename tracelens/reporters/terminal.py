@@ -87,7 +87,8 @@ class Page:
         for column in grid.columns:
             cells = (str(cell) for cell in (column.header, *column.cells))
             longest = max(cell_len(line) for cell in cells for line in cell.split("\n"))
-            widths.append(longest if column.no_wrap else min(longest, column.min_width or 16))
+            # What may be folded is drawn as wide as its least width, however short its cells are.
+            widths.append(longest if column.no_wrap else column.min_width or min(longest, 16))
         return sum(widths) + 2 * (len(widths) - 1)
 
     def gap(self) -> None:
