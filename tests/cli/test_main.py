@@ -218,6 +218,20 @@ def test_a_reader_that_goes_away_is_no_error(lake: Path) -> None:
         assert process.wait(60) == 141
 
 
+def test_ctrl_c_during_a_statement_ends_in_silence(lake: Path) -> None:
+    """DuckDB 2.0 makes an error of its own of it."""
+    asked = "with recursive t as (select 1 as x union all select x + 1 from t) select count(*) from t"
+    code = (
+        "import os, signal, sys, threading; from tracelens.cli import main; import duckdb\n"
+        "threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "sys.argv = ['tracelens', 'query', *sys.argv[1:]]; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, asked, "--lake", str(lake)], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 @pytest.mark.parametrize(
     ("text", "option", "expected"),
     [
