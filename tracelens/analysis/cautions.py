@@ -9,6 +9,7 @@ from tracelens.analysis.alarms import baseline, collect, looked_at, pooling
 from tracelens.analysis.alarms.chosen import count, rows
 from tracelens.analysis.results import Stratum, Warning, named
 from tracelens.analysis.selection import Defined
+from tracelens.lake.schema import FACTS
 from tracelens.wording import many, noun
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def warnings(
     pooled = pooling.pooled(con)
     found = [
         *_impossible(con),
+        *_lost(con),
         *pooled,
         *_forced(con, defined),
         *_never_drafted(total, strata),
@@ -63,6 +65,41 @@ def _impossible(con: duckdb.DuckDBPyConnection) -> list[Warning]:
         "names their sources; ingest the logs again"
     )
     return [Warning("impossible_records", text, {"records": records})]
+
+
+# By the names of files alone, which costs nothing: of a source that lies in several days one may be gone unseen. A file
+# of another name (`merged`, somebody's own) may hold anything.
+_LOST = f"""
+with named as (
+  {" union all ".join(f"select '{t}' as kind, unnest(lake_files('{t}')) as path" for t in FACTS)}
+), heads as (
+  select distinct kind, split_part(parse_filename(path), '-', 1) as head
+  from named where parse_filename(path) <> 'empty.parquet'
+), brought as (
+  select source_id, coalesce(name, source_id) as name, unnest(map_keys(rows)) as kind, unnest(map_values(rows)) as n
+  from sources
+)
+select b.name, b.kind, b.n, count(*) over () as lost
+from brought b
+where b.n > 0 and b.kind in {FACTS!r} and (b.kind, b.source_id) not in (select (kind, head) from heads)
+  and b.kind not in (select kind from heads where not regexp_full_match(head, '[0-9a-f]{{16}}'))
+order by b.n desc, b.name, b.kind
+"""
+
+
+def _lost(con: duckdb.DuckDBPyConnection) -> list[Warning]:
+    """Sources whose files somebody deleted from the lake."""
+    found = rows(con, _LOST)
+    if not found:
+        return []
+    worst = found[0]
+    more = f"; so in {worst['lost'] - 1} more cases" if worst["lost"] > 1 else ""
+    text = (
+        f"the {many(worst['n'], worst['kind'].removesuffix('s'))} of {worst['name']} are gone: a file of the lake was"
+        f" deleted{more}; figures lack them, whatever is said of what was not logged: `tracelens forget --missing"
+        " --dry-run` names what is lost, and its logs can be ingested again"
+    )
+    return [Warning("lost_rows", text, {"lost": worst["lost"], "source": worst["name"]})]
 
 
 def _forced(con: duckdb.DuckDBPyConnection, defined: Defined) -> list[Warning]:
