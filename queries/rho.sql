@@ -121,6 +121,7 @@ with priced as materialized (
   from (select *, case kind when 'row' then -1 else 1 end as pair from pairs where kind <> 'unit')
   group by stratum, is_total
 ), squares as (
+  -- abs, as rounding may leave a hair below 0.
   select stratum, is_total, kind, abs(dd - 2 * dv + vv) as rho_verify, abs(dd - 2 * db + bb) as rho,
          abs(rr - 2 * rb + bb) as rho_round, abs(vv - 2 * vb + bb) as verify_inflation,
          abs(tt - 2 * tb + bb) as round_cost,
