@@ -31,8 +31,9 @@ def found(folder: Path, accepted: int, **more: Any) -> Report:
     return report(write_lake(folder, rounds=rounds(accepted, **more)), Question(by=(), baseline=20.0))
 
 
-@pytest.mark.parametrize("plain", [0, 3])
-@pytest.mark.parametrize("accepted", [0, K])
+@pytest.mark.long
+@pytest.mark.parametrize("plain", [3, 0])
+@pytest.mark.parametrize("accepted", [K, 0])
 def test_what_stands_on_acceptance_has_its_interval(tmp_path: Path, accepted: int, plain: int) -> None:
     figures = found(tmp_path, accepted, plain=plain).total.figures
     low, high = (figures[f"draft_accept_ratio_{end}"] for end in ("low", "high"))
@@ -70,8 +71,9 @@ def test_reasons_and_zeros(tmp_path: Path) -> None:
     assert "how many requests shared" not in because["near_k_step_ms"]
 
 
-@pytest.mark.parametrize("accepted", [0, K])
-@pytest.mark.parametrize("requests", [2, 6])
+@pytest.mark.long
+@pytest.mark.parametrize("accepted", [K, 0])
+@pytest.mark.parametrize("requests", [6, 2])
 def test_where_stops_cut_nearly_all_ends_stay_possible(tmp_path: Path, accepted: int, requests: int) -> None:
     """One round a request, and one token of it committed: what stops cut stays in proportion."""
     rows = [{**row, "emitted": 1, "step_us": 24_000 + 100 * i, "round_index": 0}

@@ -201,6 +201,7 @@ def in_batches(run_id: str, k: int, seed: int) -> list[dict[str, Any]]:
     return out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("baseline", ["off", 20.0])
 def test_what_requests_of_one_step_share_stays_in_the_intervals(tmp_path: Path, baseline: str | float) -> None:
     """Rolled-up rounds name no step; they say how many shared one."""

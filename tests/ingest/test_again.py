@@ -135,6 +135,7 @@ def test_rounds_without_stamps_and_times_are_told_by_the_report(
     assert "written_twice" in {w["code"] for w in json.loads(capsys.readouterr().out)["warnings"]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", [{"run_id": "other"}, {"model": "n"}, {"task_type": "chat"}, {"temperature": 0.7}])
 def test_what_differs_in_any_column_is_no_repetition(tmp_path: Path, change: dict[str, Any]) -> None:
     lines = LOG + [json.dumps(json.loads(line) | change) for line in LOG]
@@ -142,6 +143,7 @@ def test_what_differs_in_any_column_is_no_repetition(tmp_path: Path, change: dic
     assert same_as(tmp_path / "lake") == {"a.jsonl": {}}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by_choice", [True, False])
 def test_choices_that_do_alike_stay(tmp_path: Path, by_choice: bool) -> None:
     """Short requests of three choices each, in the same steps: many of them accept the same drafts."""

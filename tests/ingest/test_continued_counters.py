@@ -197,8 +197,9 @@ def spec_rounds(page: str) -> int:
     return int(float(re.findall(r"num_drafts_total\S* (\S+)", page)[0]))
 
 
-@pytest.mark.parametrize("began", [True, False])
-@pytest.mark.parametrize("engine", ["vllm", "llama"])
+@pytest.mark.long
+@pytest.mark.parametrize("began", [False, True])
+@pytest.mark.parametrize("engine", ["llama", "vllm"])
 def test_pages_without_a_time_go_by_what_they_count(tmp_path: Path, engine: str, began: bool) -> None:
     pages = [undated(page) for page in series(engine, 3, began=began)]
     for i in (2, 0, 1):

@@ -35,6 +35,7 @@ def tables(width: int, found: Report) -> list[str]:
     return sorted({number for number in NUMBER.findall(cells) if re.search("[.,]", number)})  # others may be of keys
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "columns",
     [("run_id",), ("engine",), ("task_type", "run_id"), ("engine", "run_id", "date"),
