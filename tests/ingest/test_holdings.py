@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from pathlib import Path
 from typing import Any
@@ -263,3 +264,11 @@ def test_lengths_are_judged_by_all_rows_of_a_source_together() -> None:
     lake.add(fixed)
     lake.add(loose)
     assert "draft_lengths" in lake.of("a")
+
+
+@pytest.mark.parametrize(("ms", "has"), [(7, True), (0, False)])
+def test_fine_stamps_of_a_request_hold_its_tpot(ms: int, has: bool) -> None:
+    """As the view `requests` takes them: whole seconds are no times of tokens."""
+    first, end = (dt.datetime(2026, 5, 6, 12, 0, s, 1000 * ms) for s in (1, 3))
+    rows = pl.DataFrame({"surface": ["x"], "ts_first_token": [first], "ts_end": [end], "output_tokens": [11]})
+    assert ("tpot" in held_by(Tables(requests=rows)).all()) is has

@@ -139,7 +139,8 @@ def _rules(name: str) -> Iterator[tuple[str, pl.Expr]]:
     if name == "requests":
         yield "requests", counts
         several, failed = pl.col("output_tokens") > 1, pl.col("error").fill_null(False)
-        stamped = known("ts_first_token") & known("ts_end")  # views take the time between them
+        # Views take the time between stamps that are finer than a second.
+        stamped = pl.all_horizontal(pl.col(c).dt.microsecond() != 0 for c in ("ts_first_token", "ts_end"))
         yield "tpot", (((known("decode_us") | stamped) & several) | known("tpot_us")) & ~failed
 
 
