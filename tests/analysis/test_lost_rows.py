@@ -51,7 +51,9 @@ def test_a_deleted_file_is_told_until_its_source_is_forgotten(lake: Path) -> Non
     assert told(lake) == []
 
 
-def test_files_of_several_sources_hold_what_they_hold(lake: Path) -> None:
+def test_files_of_several_sources_hold_what_they_hold(lake: Path, tmp_path: Path) -> None:
+    (tmp_path / "8.jsonl").write_text(log(6).replace("req-6", "req-8").replace('"r"', '"s"'))
+    ingest([str(tmp_path / "8.jsonl")], lake, IngestOptions(jobs=1))
     compact(lake)
-    assert [p.name.partition("-")[0] for p in (lake / "requests").rglob("*.parquet") if p.name != "empty.parquet"]
+    assert {p.name.partition("-")[0] for p in (lake / "rounds" / "date=2026-05-06").iterdir()} == {"merged"}
     assert told(lake) == []

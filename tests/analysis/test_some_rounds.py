@@ -42,7 +42,7 @@ def test_the_requests_own_counts_go_first(tmp_path: Path, of: range) -> None:
     assert (figures["draft_accept_ratio"], figures["tau_committed"]) == (pytest.approx(0.1), pytest.approx(1.3))
     assert figures["tpot_requests"] == figures["requests"]
     assert figures["grain"] == "request"
-    assert f"({len(of):.0f}0% of the drafted tokens" in text
+    assert f"({10 * len(of)}% of the drafted tokens" in text
     assert "the requests' own counts are used" in text
 
 
