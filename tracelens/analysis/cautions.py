@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tracelens.analysis.alarms import baseline, collect, looked_at, pooling
+from tracelens.analysis.alarms import baseline, collect, pooling
 from tracelens.analysis.alarms.chosen import count, rows
 from tracelens.analysis.results import Stratum, Warning, named
 from tracelens.analysis.selection import Defined
@@ -29,6 +29,7 @@ def warnings(
 ) -> tuple[Warning, ...]:
     """Collect the warnings of a report, what touches every figure first. All speak of the selected rows alone."""
     con.execute("create or replace temp table chosen_runs as select distinct run_id from unit_sums")
+    counted = collect.counted_wrongly(con, total, strata, defined)
     pooled = pooling.pooled(con)
     found = [
         *_impossible(con),
@@ -39,7 +40,7 @@ def warnings(
         *_v0_rates(con),
         *_rolled_up(con, total),
         *_rolled_out(defined),
-        *collect.counted_wrongly(con, total, strata, defined),
+        *counted,
         *_grains(con),
         *_some_rounds(con),
         *collect.timed_wrongly(con, total),
@@ -103,7 +104,8 @@ def _lost(con: duckdb.DuckDBPyConnection) -> list[Warning]:
 
 
 def _forced(con: duckdb.DuckDBPyConnection, defined: Defined) -> list[Warning]:
-    rows = count(con, looked_at.forced(con))
+    # A view of the alarms, which `counted_wrongly` defines.
+    rows = count(con, "select coalesce(sum(forced), 0)::bigint from chosen_sources")
     if not rows:
         return []
     text = (

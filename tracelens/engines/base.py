@@ -246,8 +246,8 @@ class Assembly(Protocol):
 
     surfaces: Collection[str]
 
-    def part(self, frames: Mapping[str, Sequence[pl.DataFrame]]) -> Tables:
-        """Rows of the next lines that need none below them, and the runs so far.
+    def part(self, frames: Mapping[str, Sequence[pl.DataFrame]], source_id: str) -> Tables:
+        """Rows of the next lines that need none below them, and the runs so far; `source_id` as in `Context`.
 
         Raises:
             PartsError: the rows are not what they would be if the source came in one go.

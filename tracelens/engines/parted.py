@@ -81,7 +81,7 @@ class Runs:
 class TextLog(Protocol):
     """What takes the lines of a log, whole or in parts; as `tracelens.engines.base.Assembly` with a frame a surface."""
 
-    def part(self, whole: Frames) -> Tables:
+    def part(self, whole: Frames, source_id: str) -> Tables:
         """The next lines."""
         ...
 
@@ -119,9 +119,9 @@ class Assembled:
         self._others: Sequence[OtherReader] = others
         self._whole = whole
 
-    def part(self, frames: Mapping[str, Sequence[pl.DataFrame]]) -> Tables:
+    def part(self, frames: Mapping[str, Sequence[pl.DataFrame]], source_id: str) -> Tables:
         """The next lines."""
-        return self._log.part(self._whole(frames))
+        return self._log.part(self._whole(frames), source_id)
 
     def rest(self, frames: Mapping[str, Sequence[pl.DataFrame]], context: Context) -> Tables:
         """All that is left of the source."""
@@ -132,6 +132,34 @@ class Assembled:
             if own:
                 parts.append(module.assemble(own, context))
         return stacked(parts)
+
+
+class LowestRank:
+    """The lines of the lowest rank of each group: the others of a server print the same.
+
+    Args:
+        group: columns.
+    """
+
+    def __init__(self, *group: str) -> None:
+        self._group = group
+        self._lowest: pl.DataFrame | None = None
+
+    def of(self, lines: pl.DataFrame) -> pl.DataFrame:
+        """Those of the next part.
+
+        Raises:
+            PartsError: those of the parts before were of another rank.
+        """
+        before = self._lowest
+        own = lines.group_by(self._group).agg(_lowest=pl.col("rank").min())
+        every = own if before is None else pl.concat([before, own])
+        self._lowest = every.group_by(self._group).agg(pl.col("_lowest").min())
+        on = [*self._group, "_lowest"]
+        if before is not None and before.join(self._lowest, on=on, how="anti", nulls_equal=True).height:
+            raise PartsError("a rank that comes late")
+        lines = lines.join(self._lowest, on=self._group, how="left", maintain_order="left", nulls_equal=True)
+        return lines.filter(pl.col("rank") == pl.col("_lowest")).drop("_lowest")
 
 
 class LastOf:

@@ -105,6 +105,7 @@ def of_server(tables: Tables, client: str) -> Tables:
 
 
 _PRINTED = ("stream", "inner", "hash")
+_STAMPED = pl.col("inner").is_not_null()
 
 
 def once(lines: pl.DataFrame, *keys: str) -> pl.DataFrame:
@@ -116,22 +117,27 @@ def once(lines: pl.DataFrame, *keys: str) -> pl.DataFrame:
         lines: `inner`, `hash` (of the text) and `stream`.
         keys: further columns that tell records apart.
     """
-    stamped = pl.col("inner").is_not_null()
-    return lines.filter(~stamped | pl.struct(*_PRINTED, *keys).is_first_distinct())
+    return lines.filter(~_STAMPED | pl.struct(*_PRINTED, *keys).is_first_distinct())
 
 
 class Once:
-    """The same over the parts of a log: 8 bytes of memory a line."""
+    """The same over the parts of a log: 8 bytes of memory a line.
 
-    def __init__(self, *keys: str) -> None:
-        self._keys = keys
+    Args:
+        keys: as in `once`.
+        printed: what a repeat has in common with the first.
+        told: whether a line can be a repeat.
+    """
+
+    def __init__(self, *keys: str, printed: Sequence[str] = _PRINTED, told: pl.Expr = _STAMPED) -> None:
+        self._keys = (*printed, *keys)
+        self._told = told
         # Digests in order, in arrays of falling lengths: few to look at, and cheap to join.
         self._seen: list[npt.NDArray[np.uint64]] = []
 
     def __call__(self, lines: pl.DataFrame) -> pl.DataFrame:
         """The lines of the next part that no part has yet."""
-        printed = pl.struct(*_PRINTED, *self._keys)
-        found = lines.select(printed.hash().alias("digest"), stamped=pl.col("inner").is_not_null())
+        found = lines.select(pl.struct(*self._keys).hash().alias("digest"), stamped=self._told)
         new = (found["digest"].is_first_distinct() | ~found["stamped"]).to_numpy().copy()
         digests, stamped = found["digest"].to_numpy(), found["stamped"].to_numpy()
         new &= ~stamped | ~self._has(digests)

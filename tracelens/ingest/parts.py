@@ -107,7 +107,8 @@ class InParts:
             for surface, parts in mine.items():
                 written.surfaces[surface] += sum(frame.height for frame in parts)
                 del frames[surface]
-            made = self._finished(engine, partial(assembly.part, mine), is_last=False)
+            source_id = self._naming(written.digest.scan.sha256).source_id
+            made = self._finished(engine, partial(assembly.part, mine, source_id), is_last=False)
             self._keep(engine, made, written)
 
     def begin(self, stream: BlockStream | None = None, limit: int | None = None) -> Begun:

@@ -58,11 +58,8 @@ def of_parts() -> dict[str, str]:
     return {name: sql.format(chosen="true") for name, sql in _VIEWS.items()}
 
 
-def forced(con: duckdb.DuckDBPyConnection) -> str:
-    """The question how many of the selected rows have simulated or forced acceptance; may be asked before `define`."""
-    if "chosen_sources" in kept(con):
-        return "select coalesce(sum(forced), 0)::bigint from kept_chosen_sources"
-    return "select count(*) from selected where forced_acceptance"
+# Few rows of very many, which several alarms ask for.
+_ONCE = ("chosen_sources", "round_stamps")
 
 
 def define(con: duckdb.DuckDBPyConnection) -> None:
@@ -73,6 +70,7 @@ def define(con: duckdb.DuckDBPyConnection) -> None:
             con.execute(f"create or replace view {name} as {sql.format(chosen=_CHOSEN)}")
         elif "{chosen}" in sql:
             con.execute(f"create or replace view {name} as select * from kept_{name} where {_CHOSEN}")
-    if "chosen_sources" not in there:
-        con.execute("create or replace temp table sources_once as from chosen_sources")
-        con.execute("create or replace view chosen_sources as from sources_once")
+    for name in _ONCE:
+        if name not in there:
+            con.execute(f"create or replace temp table {name}_once as from {name}")
+            con.execute(f"create or replace view {name} as from {name}_once")

@@ -100,8 +100,8 @@ class _Assembly:
     def __init__(self, records: log.Records) -> None:
         self._records = records
 
-    def part(self, frames: Mapping[str, Sequence[pl.DataFrame]]) -> Tables:
-        return self._records.part({s: pl.concat(parts) for s, parts in frames.items() if parts})
+    def part(self, frames: Mapping[str, Sequence[pl.DataFrame]], source_id: str) -> Tables:
+        return self._records.part({s: pl.concat(parts) for s, parts in frames.items() if parts}, source_id)
 
     def rest(self, frames: Mapping[str, Sequence[pl.DataFrame]], context: Context) -> Tables:
         if self._records.parted and frames.get(debug.CONFIG):

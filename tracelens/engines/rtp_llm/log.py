@@ -31,36 +31,21 @@ class Records:
         self.parted = False
         self._lines = Lines(resolve)
         self._rounds = steps.Rounds()
-        self._waiting: dict[str, list[pl.DataFrame]] = {}  # requests whose ids are made of the source's
 
-    def part(self, whole: Mapping[str, pl.DataFrame]) -> Tables:
-        """The next records: rows of all but the requests without an id; `whole` is by surface.
+    def part(self, whole: Mapping[str, pl.DataFrame], source_id: str) -> Tables:
+        """The rows of the next records; `whole` is by surface.
 
         Raises:
             PartsError: a record stands above one of an earlier part.
         """
         self.parted = True
-        records = self._taken(whole)
-        nameless = pl.col("request_id").is_null()
-        for surface in records.keys() & set(REQUESTS):
-            self._waiting.setdefault(surface, []).append(records[surface].filter(nameless))
-            records[surface] = records[surface].filter(~nameless)
-        return self._rows(records, "")
+        return self.rest(whole, source_id)
 
     def rest(self, whole: Mapping[str, pl.DataFrame], source_id: str) -> Tables:
-        """The last records, and all that waited; as `part`."""
-        records = self._taken(whole)
-        for surface, waiting in self._waiting.items():
-            records[surface] = pl.concat([*waiting, *([records[surface]] if surface in records else [])])
-        return self._rows(records, source_id)
-
-    def _taken(self, whole: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+        """The rows of the last records; as `part`."""
         none = pl.lit(None, pl.String).alias("inner")
         stamped = {s: f if "inner" in f.columns else f.with_columns(none) for s, f in whole.items()}
         records, self._lines.last = self._lines.take(stamped)
-        return records
-
-    def _rows(self, records: Mapping[str, pl.DataFrame], source_id: str) -> Tables:
         made = Tables(requests=joined([_requests(s, records[s], source_id) for s in REQUESTS if s in records]))
         if steps.SURFACE in records:
             found = _own(records[steps.SURFACE], "at").with_columns(ts="at")

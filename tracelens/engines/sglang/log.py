@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import polars as pl
 
 from tracelens.engines.base import Context, Tables
-from tracelens.engines.parted import Frames, Lines, Runs
+from tracelens.engines.parted import Lines, Runs
 from tracelens.engines.sglang import lines, requests, runs, windows
 
 _REQUESTS = (requests.LOG, requests.EXPORT, requests.RESPONSE)
@@ -33,44 +33,25 @@ class Log:
         self._runs = Runs()
         self._decode = windows.Decode()
         self._prefill = windows.FirstRank()
-        # Few lines, which later ones are read by; and requests whose ids are made of the source's.
+        # Few lines, which later ones are read by.
         self._waiting: dict[str, list[pl.DataFrame]] = {}
 
-    def part(self, whole: Mapping[str, pl.DataFrame]) -> Tables:
+    def part(self, whole: Mapping[str, pl.DataFrame], source_id: str) -> Tables:
         """The next lines.
 
         Args:
             whole: frame by surface, of `SURFACES`.
+            source_id: as in `Context`.
 
         Returns:
-            Their rows, but for requests without an id, and the runs so far.
+            Their rows, and the runs so far.
 
         Raises:
             PartsError: the rows are not what they would be if the log came in one go.
         """
-        text = self._taken(whole)
-        for surface in text.keys() & set(_REQUESTS):
-            nameless = pl.col("request_id").is_null()
-            self._waiting.setdefault(surface, []).append(text[surface].filter(nameless))
-            text[surface] = text[surface].filter(~nameless)
-        return self._rows(text, "")
-
-    def rest(self, whole: Mapping[str, pl.DataFrame], context: Context) -> Tables:
-        """The last lines, and all that waited; as `part`."""
-        text = self._taken(whole)
-        for surface in _REQUESTS:
-            found = [*self._waiting.pop(surface, ()), *([text[surface]] if surface in text else [])]
-            if found:
-                text[surface] = pl.concat(found, how="diagonal_relaxed")
-        return self._rows(text, context.source_id)
-
-    def _taken(self, whole: Mapping[str, pl.DataFrame]) -> Frames:
         text, self._lines.last = self._lines.take(whole)
         for surface in text.keys() & {lines.START, lines.SIMULATED}:
             self._waiting.setdefault(surface, []).append(text.pop(surface))
-        return text
-
-    def _rows(self, text: Frames, source_id: str) -> Tables:
         tables = Tables()
         begun, held = self._begun()
         keyed = {surface: runs.with_run(frame, begun) for surface, frame in text.items()}
@@ -85,6 +66,10 @@ class Log:
         told = begun.with_columns(forced_acceptance=pl.when(under).then(pl.lit(True)), config=runs.config())
         tables.runs = self._runs.told(told) if begun.height else None
         return tables
+
+    def rest(self, whole: Mapping[str, pl.DataFrame], context: Context) -> Tables:
+        """The last lines; as `part`."""
+        return self.part(whole, context.source_id)
 
     def _begun(self) -> tuple[pl.DataFrame, _Held]:
         """The starts so far, and the lines under simulated acceptance (`runs.spans`)."""

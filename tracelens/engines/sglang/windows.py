@@ -14,7 +14,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tracelens.engines.base import PartsError
-from tracelens.engines.parted import LastOf
+from tracelens.engines.parted import LastOf, LowestRank
 from tracelens.engines.rows import Once
 from tracelens.engines.sglang.lines import DECODE, PREFILL
 
@@ -66,7 +66,7 @@ class FirstRank:
     """One record a batch: the tensor-parallel ranks of a data-parallel rank print the same; repeats of a line too."""
 
     def __init__(self) -> None:
-        self._lowest: pl.DataFrame | None = None
+        self._ranks = LowestRank(*_SIDE)
         self._once = Once()
 
     def of(self, lines: pl.DataFrame) -> pl.DataFrame:
@@ -75,14 +75,7 @@ class FirstRank:
         Raises:
             PartsError: those of the parts before were of another rank.
         """
-        lines = _sided(lines)
-        before = self._lowest
-        own = lines.group_by(_SIDE).agg(_lowest=pl.col("rank").min())
-        self._lowest = own if before is None else pl.concat([before, own]).group_by(_SIDE).agg(pl.col("_lowest").min())
-        if before is not None and before.join(self._lowest, on=[*_SIDE, "_lowest"], how="anti").height:
-            raise PartsError("a rank that comes late")
-        lines = lines.join(self._lowest, on=_SIDE, how="left", maintain_order="left")
-        return self._once(lines.filter(pl.col("rank") == pl.col("_lowest")).drop("_lowest"))
+        return self._once(self._ranks.of(_sided(lines)))
 
 
 class Decode:

@@ -5,16 +5,16 @@ Iteration stats, `print_iter_log`, request metrics with their steps, responses, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import polars as pl
 
 from tracelens.engines import rows
-from tracelens.engines.base import Context, JsonRecord, Parsed, Reject, Surface, Tables
+from tracelens.engines.base import Assembly, Context, JsonRecord, Parsed, Reject, Surface, Tables
 from tracelens.engines.stacking import stacked
-from tracelens.engines.tensorrt_llm import bench, metrics, perf, request_steps, steps
+from tracelens.engines.tensorrt_llm import bench, log, metrics, perf, request_steps, steps
 from tracelens.engines.units import BrokenError
 from tracelens.engines.versions import Range, Versions
 
@@ -137,29 +137,36 @@ class TensorRTLLM:
 
     def assemble(self, frames: Mapping[str, Sequence[pl.DataFrame]], context: Context) -> Tables:
         """Canonical rows of one source."""
-        whole = rows.whole(frames, (*RECORDS, *bench.SURFACES), context)
-        parts = [_recorded(whole, context)]
-        if any(s.name in whole for s in bench.SURFACES):
-            parts.append(bench.assemble(whole, context))
+        return self.parts(context.resolve).rest(frames, context)
+
+    def parts(self, resolve: Callable[[pl.DataFrame], pl.DataFrame]) -> Assembly:
+        """What puts a source together whose iterations and requests come in parts."""
+        return _Assembly(log.Log(resolve))
+
+
+class _Assembly:
+    """One source; see `tracelens.engines.base.Assembly`."""
+
+    surfaces = log.SURFACES
+
+    def __init__(self, records: log.Log) -> None:
+        self._records = records
+
+    def part(self, frames: Mapping[str, Sequence[pl.DataFrame]], source_id: str) -> Tables:
+        return self._records.part(_whole(frames), source_id)
+
+    def rest(self, frames: Mapping[str, Sequence[pl.DataFrame]], context: Context) -> Tables:
+        parts = [self._records.rest(_whole({s: frames[s] for s in log.SURFACES if s in frames}), context)]
+        reported = rows.whole(frames, bench.SURFACES, context)
+        if reported:
+            parts.append(bench.assemble(reported, context))
         if frames.get(metrics.METRICS):
             parts.append(metrics.assemble(pl.concat(frames[metrics.METRICS]), context))
         return stacked(parts)
 
 
-def _recorded(whole: Mapping[str, pl.DataFrame], context: Context) -> Tables:
-    """Windows of iterations and steps, and requests."""
-    tables = Tables()
-    builders = (
-        (steps.STATS, steps.stats_windows),
-        (steps.LOG, steps.log_windows),
-        (request_steps.STEPS, request_steps.windows),
-    )
-    windows = [build(whole[s]) for s, build in builders if s in whole]
-    if steps.STATS in whole:
-        tables.rejects += steps.lost(whole[steps.STATS])
-    requests = [perf.requests(s, whole[s], context.source_id) for s in (perf.PERF, perf.RESPONSE) if s in whole]
-    tables.windows, tables.requests = _joined(windows), _joined(requests)
-    return tables
+def _whole(frames: Mapping[str, Sequence[pl.DataFrame]]) -> dict[str, pl.DataFrame]:
+    return {s: pl.concat(parts, how="diagonal_relaxed") for s, parts in frames.items() if parts}
 
 
 def _rows(entry: JsonRecord, rejects: list[Reject]) -> Iterator[tuple[str, dict[str, Any] | BrokenError]]:
@@ -175,10 +182,6 @@ def _rows(entry: JsonRecord, rejects: list[Reject]) -> Iterator[tuple[str, dict[
             yield surface, bench.row(entry, surface, rejects) | rows.place(entry)
     except BrokenError as fault:
         yield surface, fault
-
-
-def _joined(parts: Sequence[pl.DataFrame]) -> pl.DataFrame | None:
-    return pl.concat(parts, how="diagonal").sort("source_line", maintain_order=True) if parts else None
 
 
 ENGINE = TensorRTLLM()

@@ -66,17 +66,39 @@ def _number(value: object) -> float | None:
     return float(value) if type(value) is float or (type(value) is int and abs(value) < 2**53) else None
 
 
-def windows(found: pl.DataFrame) -> pl.DataFrame:
-    """One window a step, from rows of `SCHEMA`."""
-    each = found.group_by("stream", "began", maintain_order=True).agg(
+class Listed:
+    """The steps of the requests so far. A step has a row a part, not one a request."""
+
+    def __init__(self) -> None:
+        self._parts: list[pl.DataFrame] = []
+
+    def see(self, found: pl.DataFrame | None) -> None:
+        """The next entries, rows of `SCHEMA`."""
+        if found is not None and found.height:
+            self._parts.append(_added_up(found.with_columns(
+                n=(~pl.col("prefill")).cast(pl.Int64),
+                # Null where a request does not tell.
+                all_draft=pl.col("prefill") | pl.col("drafts"),
+                none_drafts=pl.col("prefill") | ~pl.col("drafts"),
+            )))  # fmt: skip
+
+    def windows(self) -> pl.DataFrame | None:
+        """One window a step."""
+        return _windows(_added_up(pl.concat(self._parts))) if self._parts else None
+
+
+def _added_up(entries: pl.DataFrame) -> pl.DataFrame:
+    """One row a step; what was added up can be added up again."""
+    return entries.group_by("stream", "began", maintain_order=True).agg(
         pl.col("line").min(),
         pl.col("forward_ms", "sample_ms").drop_nulls().first(),
-        n=(~pl.col("prefill")).sum().cast(pl.Int64),
-        prefill=pl.col("prefill").any(),
-        # Null where any request does not tell.
-        all_draft=pl.col("drafts").filter(~pl.col("prefill")).all(ignore_nulls=False),
-        none_drafts=(~pl.col("drafts")).filter(~pl.col("prefill")).all(ignore_nulls=False),
+        pl.col("n").sum(),
+        pl.col("prefill").any(),
+        pl.col("all_draft", "none_drafts").all(ignore_nulls=False),
     )
+
+
+def _windows(each: pl.DataFrame) -> pl.DataFrame:
     each = each.filter(pl.col("n") > 0).sort("stream", "began", maintain_order=True)
     forward, sample = (
         pl.when(~pl.col("prefill")).then(pl.col(c) * 1000).round().cast(pl.Int64) for c in ("forward_ms", "sample_ms")

@@ -43,11 +43,12 @@ class Log:
         self._near: pl.DataFrame | None = None  # the last lines that tell of an engine
         self._engines = LastOf("stream", "process", "engine")
 
-    def part(self, whole: Frames) -> Tables:
+    def part(self, whole: Frames, source_id: str) -> Tables:
         """The next lines.
 
         Args:
             whole: frame by surface.
+            source_id: as in `Context`.
 
         Returns:
             Rows of the lines that need none below them, and the runs so far.
@@ -56,7 +57,7 @@ class Log:
             PartsError: the rows are not what they would be if the log came in one go.
         """
         responded = whole.pop(_RESPONSE, None)
-        answered, rounds = self._responses.part(responded, beside=bool(whole))
+        answered, rounds = self._responses.part(responded, source_id, beside=bool(whole))
         text, last = self._taken(whole)
         runs = self._runs()
         text = {surface: _with_run(frame, runs) for surface, frame in text.items()}

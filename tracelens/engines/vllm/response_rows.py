@@ -20,7 +20,7 @@ class Responses:
     """The rows of the responses of a source, in one go or part by part.
 
     Those that a client or a gateway logged alone are whole by themselves. Beside the lines of a server, which tell of
-    its starts, they wait for the end; so do those without an id, which are named after the source.
+    its starts, they wait for the end.
 
     Args:
         resolve: as `Context.resolve`, of a clock that goes on from part to part.
@@ -31,11 +31,14 @@ class Responses:
         self._alone: bool | None = None  # not known yet
         self._waiting: list[pl.DataFrame] = []
 
-    def part(self, frame: pl.DataFrame | None, *, beside: bool) -> tuple[pl.DataFrame | None, pl.DataFrame | None]:
+    def part(
+        self, frame: pl.DataFrame | None, source_id: str, *, beside: bool
+    ) -> tuple[pl.DataFrame | None, pl.DataFrame | None]:
         """Request rows and rounds of the next responses.
 
         Args:
             frame: the responses.
+            source_id: what those without an id are named after.
             beside: there are lines of a server beside them.
 
         Raises:
@@ -50,9 +53,7 @@ class Responses:
         if not self._alone:
             self._waiting.append(frame)
             return None, None
-        frame = _timed(frame, self._resolve)
-        self._waiting.append(frame.filter(pl.col("request_id").is_null()))
-        return rows(frame.filter(pl.col("request_id").is_not_null()), "")
+        return rows(_timed(frame, self._resolve), source_id)
 
     def rest(
         self, frame: pl.DataFrame | None, context: Context, with_run: Callable[[pl.DataFrame], pl.DataFrame]
