@@ -109,8 +109,9 @@ with every as (
 ), compared as (
   select *, usable and row_number() over (partition by source, usable, form order by line) > 1 as there from every
 ), strung as (
-  select *, count(*) filter (not there) over (partition by source order by line, nth
-                                              rows between unbounded preceding and current row) as string
+  -- Not with filter (…): DuckDB 2.0 goes through the frame of every row then.
+  select *, count(case when not there then 1 end) over (partition by source order by line, nth
+                                                        rows between unbounded preceding and current row) as string
   from compared
 )
 select source, line,

@@ -58,8 +58,8 @@ def of_parts() -> dict[str, str]:
     return {name: sql.format(chosen="true") for name, sql in _VIEWS.items()}
 
 
-# Few rows of very many, which several alarms ask for.
-_ONCE = ("chosen_sources", "round_stamps")
+# Few rows of very many, which several alarms ask for (of `round_samples` up to some 100,000).
+_ONCE = ("chosen_sources", "round_stamps", "round_samples")
 
 
 def define(con: duckdb.DuckDBPyConnection) -> None:
