@@ -21,9 +21,9 @@ from tracelens.engines.rows import frame_of
 _NEAR = 8
 
 SCHEMA: Mapping[str, Any] = {
-    "line": pl.Int64, "stamp": pl.String, "stream": pl.String, "child": pl.String, "run_key": pl.Int64,
-    "clock": pl.Int64, "slot": pl.Int64, "task": pl.Int64, "request_id": pl.String, "prompt_tokens": pl.Int64,
-    "cached_tokens": pl.Int64,
+    "line": pl.Int64, "ts": pl.Datetime("us"), "ts_basis": pl.String, "stream": pl.String, "child": pl.String,
+    "run_key": pl.Int64, "clock": pl.Int64, "slot": pl.Int64, "task": pl.Int64, "request_id": pl.String,
+    "prompt_tokens": pl.Int64, "cached_tokens": pl.Int64,
     "output_tokens": pl.Int64, "ttft_us": pl.Int64, "decode_us": pl.Int64, "drafted": pl.Int64, "accepted": pl.Int64,
     "emitted": pl.Int64, "rounds": pl.Int64, "accepted_hist": pl.List(pl.Int64), "counts_basis": pl.String,
     "temperature": pl.Float64, "top_p": pl.Float64,
@@ -53,7 +53,7 @@ class _Writer:
 
 
 def requests(events: pl.DataFrame, rejects: list[Reject]) -> pl.DataFrame:
-    """Requests of one source, in order (`SCHEMA`).
+    """Requests of lines among which every task ends, in order (`SCHEMA`).
 
     Args:
         events: lines of blocks and tasks, and the places of statistics lines (`kind` statistics), in file order, with
@@ -135,7 +135,7 @@ def _close(writer: _Writer, rows: list[dict[str, Any]], rejects: list[Reject]) -
 def _row(block: _Block, cached: int | None) -> dict[str, Any]:
     prompt, done, acceptance = (block.lines.get(kind) for kind in ("prompt", "eval", "acceptance"))
     at: Mapping[str, Any] = done or acceptance or {}
-    row = {c: at[c] for c in ("line", "stamp", "stream", "child", "run_key", "clock")}
+    row = {c: at[c] for c in ("line", "ts", "ts_basis", "stream", "child", "run_key", "clock")}
     row |= {"slot": block.slot, "task": block.task, "cached_tokens": cached}
     output, output_ms = (done["tokens"], done["ms"]) if done is not None else (None, None)
     if prompt is not None:

@@ -6,7 +6,7 @@ depends on them. One logger call may write several lines: only its first one has
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import polars as pl
 
@@ -305,8 +305,3 @@ def _examples(bare: pl.DataFrame, parsed: Parsed) -> None:
         seconds=pl.col("seconds").cast(pl.Float64),
     )
     _add(parsed, EXAMPLE, found.filter(pl.col("kind").is_not_null()).drop("tokens"))
-
-
-def once(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """All blocks of a surface, in the order of the source."""
-    return pl.concat(parts, how="diagonal").sort("line", maintain_order=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import polars as pl
 
 from tracelens.engines.base import Reject
+from tracelens.engines.llama_cpp.idle import Places
 from tracelens.engines.llama_cpp.surfaces import ROUND
 
 # A task is known by its number, within a process; its number may come again in another one that no start line tells of.
@@ -131,7 +133,9 @@ def _with_replays(rows: pl.DataFrame, rejects: list[Reject]) -> pl.DataFrame:
     return rows.with_columns(emitted=fresh.cast(pl.Int64))
 
 
-def canonical(rows: pl.DataFrame, requests: pl.DataFrame, slots: int, launches: pl.DataFrame) -> pl.DataFrame:
+def canonical(
+    rows: pl.DataFrame, requests: pl.DataFrame, slots: int, launches: pl.DataFrame, idle: Places
+) -> pl.DataFrame:
     """Canonical rounds; what a request emitted in all settles cuts, unlogged plain steps and the context.
 
     Only LLAMA_TRACE prints rounds with a draft, and plain steps nowhere. Where more than one is missing from a request,
@@ -155,10 +159,11 @@ def canonical(rows: pl.DataFrame, requests: pl.DataFrame, slots: int, launches: 
         step_us=pl.when(whole & (step >= 0)).then(step),
         context_len=pl.coalesce("n_tokens", pl.when(whole).then(pl.col("prompt_tokens") + so_far)),
     ).with_columns(emitted=pl.col("emitted") - cut)
-    rows = _steps(_prefills(rows, launches, slots), slots)
+    rows = _steps(_prefills(rows, launches, slots), slots, idle)
     return rows.select(
-        "line", "stamp", "run_key", "child", "drafted", "accepted", "emitted", "draft_us", "target_us", "step_us",
-        "is_replay", "has_prefill", "step_id", "step_share", "batch_size", "context_len", "temperature", "top_p",
+        "line", "ts", "ts_basis", "run_key", "child", "drafted", "accepted", "emitted", "draft_us", "target_us",
+        "step_us", "is_replay", "has_prefill", "step_id", "step_share", "batch_size", "context_len", "temperature",
+        "top_p",
         request_id=pl.coalesce("request_id", pl.col("task").cast(pl.String)),
         round_index=pl.int_range(pl.len()).over("gid"),
         # The replay is nothing but repair: the tokens were known.
@@ -185,8 +190,10 @@ def _prefills(rows: pl.DataFrame, launches: pl.DataFrame, slots: int) -> pl.Data
     return rows.with_columns(has_prefill=pl.when(count > count.shift(1).over("gid")).then(True))
 
 
-def _steps(rows: pl.DataFrame, slots: int) -> pl.DataFrame:
+def _steps(rows: pl.DataFrame, slots: int, idle: Places) -> pl.DataFrame:
     """Which rounds are of one batch: with several slots, lines whose slot numbers rise, as they are printed.
+
+    No batch goes on over a moment in which no task was under way (`idle`).
 
     `batch_size` is then the number of rounds in the step: slots without a draft print nothing, and are not counted.
     """
@@ -196,7 +203,9 @@ def _steps(rows: pl.DataFrame, slots: int) -> pl.DataFrame:
         )
     key = ["run_key", "stream", "child"]
     rows = rows.sort("line", maintain_order=True)
-    opens = (pl.col("slot") <= pl.col("slot").shift(1).over(key)).fill_null(True)
+    rows = rows.with_columns(_idle=pl.Series(np.searchsorted(idle, rows["line"].to_numpy(), side="right")))
+    rises = (pl.col("slot") > pl.col("slot").shift(1)) & (pl.col("_idle") == pl.col("_idle").shift(1))
+    opens = ~rises.over(key).fill_null(False)
     rows = rows.with_columns(_step=opens.cast(pl.Int64).cum_sum().over(key))
     step = [*key, "_step"]
     size = pl.len().over(step).cast(pl.Int32)
