@@ -94,3 +94,19 @@ def test_an_array_of_a_number_is_a_document(text: str) -> None:
     from tracelens.ingest import read
 
     assert read._JSON.match(text.encode())
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ('[{"iter": 1}]\n[{"iter": 2}]\n', True),  # polls of TensorRT-LLM's /metrics, one a line
+        ('[{"iter": 1}]\n\n{"iter": 2}\n', True),
+        ('[{"iter": 1}]\n', False),
+        ('[{"iter": 1},\n{"iter": 2}]\n', False),
+        ("[\n[1],\n[2]]\n", False),
+    ],
+)
+def test_arrays_on_lines_are_no_document(text: str, lines: bool) -> None:
+    from tracelens.ingest import read
+
+    assert read.is_lines(text.encode()) == lines

@@ -23,12 +23,14 @@ class Task:
 class Log:
     """What a server with some slots says; each of its rounds is of all slots that work."""
 
-    def __init__(self, slots: int = 2, begin: datetime = datetime(2026, 8, 20, 20, 40), level: str = "trace") -> None:
+    def __init__(
+        self, slots: int = 2, begin: datetime = datetime(2026, 8, 20, 20, 40), child: str = "",
+        lines: list[str] | None = None,
+    ) -> None:  # fmt: skip
         self.now = begin
-        self.lines: list[str] = []
+        self.child = child
+        self.lines: list[str] = [] if lines is None else lines
         self.slots: dict[int, Task | None] = {}
-        self.level = level
-        self.children = ("",)
         self.drafter = "draft-simple"
         self.told = [0, 0, 0, 0]
         self.us = self.number = 0
@@ -40,7 +42,7 @@ class Log:
             f"{self.us // 60_000_000}.{self.us // 1_000_000 % 60:02}.{self.us // 1000 % 1000:03}.{self.us % 1000:03}"
         )
         for line in (f"{clock} I {text}", *more):
-            self.lines.append(f"{self.now:%b %d %H:%M:%S} gpu llama-server[7]: {line}")
+            self.lines.append(f"{self.now:%b %d %H:%M:%S} gpu llama-server[7]: {self.child}{line}")
 
     def start(self, slots: int) -> None:
         self.us, self.told, self.number = 0, [0, 0, 0, 0], 0
@@ -85,19 +87,31 @@ class Log:
             return
         slot, task = busy[number % len(busy)]
         self.slots[slot] = None
-        head, tokens = (
-            f"slot print_timing: id  {slot} | task {task.number} | ",
-            task.accepted + task.rounds + task.plain + 1,
-        )
+        head = f"slot print_timing: id  {slot} | task {task.number} | "
+        tokens = task.accepted + task.rounds + task.plain + 1
+        released = f"slot      release: id  {slot} | task {task.number} | stop processing: n_tokens = {tokens + 9}"
+        released += ", truncated = 0"
+        if number % 9 == 4:  # cut context
+            released = released.replace("truncated = 0", "truncated = 1")
+        if number % 11 == 3:  # a build of before 2026
+            released = released.replace("n_tokens", "n_past")
+        if number % 7 == 5:  # cancelled; its number comes again when the server restarts
+            self.say(released)
+            return
+        bare = number % 13 == 6  # a block in one call, with its header alone in the form of a slot's line
+        if bare:
+            self.say(released)
+            self.say(head)
+        own = "" if bare else head
         speed = "( 1.00 ms per token, 9.00 tokens per second)"
-        self.say(f"{head}prompt eval time =  {self.us % 97}.50 ms /     9 tokens {speed}")
-        self.say(f"{head}       eval time =  {self.us % 89}.25 ms /    {tokens} tokens {speed}")
+        self.say(f"{own}prompt eval time =  {self.us % 97}.50 ms /     9 tokens {speed}")
+        self.say(f"{own}       eval time =  {self.us % 89}.25 ms /    {tokens} tokens {speed}")
         if task.drafted:
-            self.say(f"{head}draft acceptance = 0.5 ( {task.accepted} accepted / {task.drafted} generated)")
+            self.say(f"{own}draft acceptance = 0.5 ( {task.accepted} accepted / {task.drafted} generated)")
         if number % 6:
             self.statistics(self.drafter, *self.told)
-        released = f"n_tokens = {tokens + 9}, truncated = 0"
-        self.say(f"slot      release: id  {slot} | task {task.number} | stop processing: {released}")
+        if not bare and number % 17:
+            self.say(released)
         if number % 4 == 0 and task.rounds:
             late = task.number if number % 8 else -1
             self.say(f"slot update_slots: id  {slot} | task {late} | accepted 2/3 draft tokens, new n_tokens = 24")
@@ -131,12 +145,15 @@ class Log:
 ACTS = st.lists(st.tuples(st.integers(0, 11), st.integers(1, 20)), min_size=1, max_size=40)
 
 
-@settings(max_examples=20)
-@given(ACTS, st.integers(1, 3), st.integers(1, 12), st.none() | st.integers(1, 8000))
-def test_rows_do_not_depend_on_the_parts(acts: list[tuple[int, int]], slots: int, part: int, size: int | None) -> None:
-    log = Log(slots)
-    for kind, number in acts:
-        log.act(kind, number)
+@settings(max_examples=25)
+@given(ACTS, st.integers(1, 3), st.booleans(), st.integers(1, 12), st.none() | st.integers(1, 8000))
+def test_rows_do_not_depend_on_the_parts(
+    acts: list[tuple[int, int]], slots: int, routed: bool, part: int, size: int | None
+) -> None:
+    log = Log(slots, child="[52001] " if routed else "")
+    other = Log(slots, child="[52002] ", lines=log.lines) if routed else log
+    for i, (kind, number) in enumerate(acts):
+        (log, other)[(i + number) % 2].act(kind, number)
     same(log.lines, part, block=3000, range_=size, year=2026)
 
 
@@ -169,7 +186,7 @@ def test_a_log_is_written_while_it_is_read(slots: int, size: int | None) -> None
         assert not in_one_go(same(served(Log(slots), 12).lines, 30, block=1000, range_=size, year=2026))
     assert len(taken) > 2
     for table in ("rounds", "windows", "requests"):
-        assert sum(one.get(table, 0) for one in taken) > 8
+        assert sum(one.get(table, 0) for one in taken) > 5
 
 
 def test_a_server_that_is_never_idle_waits_for_the_end() -> None:

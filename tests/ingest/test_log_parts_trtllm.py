@@ -109,6 +109,12 @@ def test_records_are_written_while_they_are_read(size: int | None) -> None:
     assert sum(one.get("requests", 0) for one in taken) > 50
 
 
+def test_a_repeat_of_a_record_that_names_no_rank() -> None:
+    first, again = stats(4, hostStepTimeMS=23.0), stats(4, 0, 0, 0, attentionDpRank=0)
+    between = [stats(n, timestamp=f"08-20-2026 20:00:{n}") for n in range(10, 40)]
+    same([json.dumps(first), *map(json.dumps, between), json.dumps([again])], 10, block=1000)
+
+
 def silent(number: int) -> dict[str, Any]:
     """An iteration as of before #9855, whose zeros may never have been filled."""
     return stats(number, specDecodingStats=spec(0, 0, 0, 0.0), timestamp=f"08-20-2026 20:{number // 60}:{number % 60}")

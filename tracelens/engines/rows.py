@@ -132,6 +132,7 @@ class Once:
     def __init__(self, *keys: str, printed: Sequence[str] = _PRINTED, told: pl.Expr = _STAMPED) -> None:
         self._keys = (*printed, *keys)
         self._told = told
+        self._all = told is not _STAMPED  # what can't be a repeat itself may be repeated
         # Digests in order, in arrays of falling lengths: few to look at, and cheap to join.
         self._seen: list[npt.NDArray[np.uint64]] = []
 
@@ -141,7 +142,7 @@ class Once:
         new = (found["digest"].is_first_distinct() | ~found["stamped"]).to_numpy().copy()
         digests, stamped = found["digest"].to_numpy(), found["stamped"].to_numpy()
         new &= ~stamped | ~self._has(digests)
-        self._add(digests[new & stamped])
+        self._add(digests[new] if self._all else digests[new & stamped])
         return lines if new.all() else lines.filter(pl.Series(new))
 
     def _has(self, digests: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:

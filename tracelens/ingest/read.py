@@ -363,7 +363,9 @@ def _opens_document(data: bytes) -> bool:
             return True  # an array on one line, which is broken or goes on in the next block
         # `{` or `[` alone, or a value that goes on in the next line; JSON lines have whole values.
         return len(first) < len(start.rstrip()) and not _lines_follow(start)
-    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+    # A poll of TensorRT-LLM's /metrics is an array, and a log of them has one a line.
+    follows = start[len(first) :].lstrip()[:1]
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict) and follows not in (b"[", b"{")
 
 
 def _lines_follow(data: bytes) -> bool:

@@ -22,7 +22,8 @@ _NEAR = 8
 
 SCHEMA: Mapping[str, Any] = {
     "line": pl.Int64, "ts": pl.Datetime("us"), "ts_basis": pl.String, "stream": pl.String, "child": pl.String,
-    "run_key": pl.Int64, "clock": pl.Int64, "slot": pl.Int64, "task": pl.Int64, "request_id": pl.String,
+    "run_key": pl.Int64, "idle": pl.Int64, "clock": pl.Int64, "slot": pl.Int64, "task": pl.Int64,
+    "request_id": pl.String,
     "prompt_tokens": pl.Int64, "cached_tokens": pl.Int64,
     "output_tokens": pl.Int64, "ttft_us": pl.Int64, "decode_us": pl.Int64, "drafted": pl.Int64, "accepted": pl.Int64,
     "emitted": pl.Int64, "rounds": pl.Int64, "accepted_hist": pl.List(pl.Int64), "counts_basis": pl.String,
@@ -57,13 +58,13 @@ def requests(events: pl.DataFrame, rejects: list[Reject]) -> pl.DataFrame:
 
     Args:
         events: lines of blocks and tasks, and the places of statistics lines (`kind` statistics), in file order, with
-            `run_key`.
+            `run_key` and `idle`.
         rejects: gets the lines that belong to no block.
     """
     writers: dict[Any, _Writer] = {}
     rows: list[dict[str, Any]] = []
     for event in events.iter_rows(named=True):
-        key = (event["run_key"], event["stream"], event["child"])
+        key = (event["run_key"], event["stream"], event["child"], event["idle"])
         writer = writers.setdefault(key, _Writer())
         _take(writer, event, rows, rejects)
     for writer in writers.values():
@@ -135,7 +136,7 @@ def _close(writer: _Writer, rows: list[dict[str, Any]], rejects: list[Reject]) -
 def _row(block: _Block, cached: int | None) -> dict[str, Any]:
     prompt, done, acceptance = (block.lines.get(kind) for kind in ("prompt", "eval", "acceptance"))
     at: Mapping[str, Any] = done or acceptance or {}
-    row = {c: at[c] for c in ("line", "ts", "ts_basis", "stream", "child", "run_key", "clock")}
+    row = {c: at[c] for c in ("line", "ts", "ts_basis", "stream", "child", "run_key", "idle", "clock")}
     row |= {"slot": block.slot, "task": block.task, "cached_tokens": cached}
     output, output_ms = (done["tokens"], done["ms"]) if done is not None else (None, None)
     if prompt is not None:

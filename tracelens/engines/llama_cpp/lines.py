@@ -72,6 +72,8 @@ _COUNTS = ("tokens", "accepted", "drafted", "ids", "slot", "task", "n_tokens")
 _TASK = {
     "launch": r"^processing task()",
     "release": r"^stop processing: n_tokens = (\d{1,12}), truncated = 0",
+    # Without a length that tells the prompt's: `n_past` of before 2026, and contexts that were cut.
+    "stop": r"^stop processing: (?:n_past = \d{1,12}, |n_tokens = \d{1,12}, truncated = 1)()",
     "cached": r"^cached n_tokens = (\d{1,12}),",
     "new_slot": r"^new slot()",
 }

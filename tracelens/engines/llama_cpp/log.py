@@ -13,14 +13,14 @@ import polars as pl
 
 from tracelens.engines.base import PartsError, Tables
 from tracelens.engines.llama_cpp import blocks, rounds, startup, statistics
-from tracelens.engines.llama_cpp.idle import Idle, Places
+from tracelens.engines.llama_cpp.idle import Idle, numbered
 from tracelens.engines.llama_cpp.request_rows import basis, process, request_rows
 from tracelens.engines.llama_cpp.surfaces import DRAFTING, REQUEST, ROUND, START, STATISTICS, TASK
 from tracelens.engines.parted import Frames, Lines, Runs
 
 SURFACES: Collection[str] = (REQUEST, TASK, ROUND, DRAFTING, STATISTICS, START)
 
-_EVENT = ("line", "offset", "clock", "run_key", "slot", "task", "accepted", "drafted", "n_tokens")
+_EVENT = ("line", "offset", "clock", "run_key", "idle", "slot", "task", "accepted", "drafted", "n_tokens")
 
 
 class Log:
@@ -34,7 +34,8 @@ class Log:
         self._lines = Lines(resolve)
         self._runs = Runs()
         self._starts: list[pl.DataFrame] = []
-        self._held: Frames = {}
+        self._held: dict[str, list[pl.DataFrame]] = {}
+        self._enough = 0  # lines that wait, before they are looked through again
         self._idle = Idle()
         self._windows = statistics.Windows()
         self._spent = statistics.DraftTimes()
@@ -43,7 +44,7 @@ class Log:
         self._given: dict[tuple[int, str], int | None] = {}
 
     def part(self, whole: Mapping[str, pl.DataFrame], source_id: str) -> Tables:
-        """The rows of all lines so far above the last idle moment, and the runs.
+        """The rows of the lines so far of each process above its last idle moment, and the runs.
 
         Args:
             whole: frame by surface, of `SURFACES`.
@@ -52,33 +53,39 @@ class Log:
         Raises:
             PartsError: the rows are not what they would be if the log came in one go.
         """
-        text = self._taken(whole)
-        idle = self._idle.lines(text)
-        if not len(idle):
-            self._held = text
-            return Tables(runs=self._told()[0])
-        self._idle.cut()
-        self._held = {s: f.filter(pl.col("line") >= idle[-1]) for s, f in text.items()}
-        return self._rows({s: f.filter(pl.col("line") < idle[-1]) for s, f in text.items()}, idle, source_id)
+        self._take(whole)
+        # Lines of a task that does not end are looked through when there are twice as many.
+        if sum(f.height for parts in self._held.values() for f in parts) < self._enough:
+            return Tables(runs=_bare(self._told()[0]))
+        text = self._waiting()
+        above, below = self._idle.cut(self._idle.moments(text), text)
+        self._held = {surface: [frame] for surface, frame in below.items() if frame.height}
+        self._enough = 2 * sum(frame.height for frame in below.values())
+        return self._rows(above, source_id)
 
     def rest(self, whole: Mapping[str, pl.DataFrame], source_id: str) -> Tables:
         """The rows of all that is left; as `part`."""
-        text, self._held = self._taken(whole), {}
-        tables = self._rows(text, self._idle.lines(text), source_id)
+        self._take(whole)
+        text = self._waiting()
+        self._held = {}
+        tables = self._rows(numbered(self._idle.moments(text), text), source_id)
         tables.rejects += self._windows.rejects()
         return tables
 
-    def _taken(self, whole: Mapping[str, pl.DataFrame]) -> Frames:
-        """The next lines with their times, below those that wait."""
+    def _take(self, whole: Mapping[str, pl.DataFrame]) -> None:
+        """Put the next lines with their times below those that wait."""
         none = pl.lit(None, pl.String).alias("inner")
         text, self._lines.last = self._lines.take({s: f.with_columns(none) for s, f in whole.items()})
         if START in text:
             self._starts.append(text.pop(START))
         slots = [f["slot"].max() for f in text.values() if "slot" in f.columns]
         self._slots = max([self._slots, *(n + 1 for n in slots if isinstance(n, int))])
-        for surface, held in self._held.items():
-            text[surface] = pl.concat([held, text[surface]], how="diagonal") if surface in text else held
-        return text
+        for surface, frame in text.items():
+            self._held.setdefault(surface, []).append(frame)
+
+    def _waiting(self) -> Frames:
+        """All lines that wait."""
+        return {surface: pl.concat(parts, how="diagonal") for surface, parts in self._held.items()}
 
     def _told(self) -> tuple[pl.DataFrame | None, Mapping[tuple[int, str], int]]:
         """The starts so far, and K by run and drafter."""
@@ -91,17 +98,17 @@ class Log:
                 raise PartsError("settings of a drafter below its figures")
         times = starts.select(first_line="line", started="ts").unique("first_line", keep="first", maintain_order=True)
         found = found.join(times, on="first_line", how="left", maintain_order="left")
-        self._runs.told(found.drop("first_line", "stamp", "stream", "child"))
+        self._runs.told(_bare(found))
         return found, longest
 
-    def _rows(self, text: Frames, idle: Places, source_id: str) -> Tables:
-        """Canonical rows of lines whose tasks have all ended, or will not; `idle` are the moments between them."""
+    def _rows(self, text: Frames, source_id: str) -> Tables:
+        """Canonical rows of lines whose tasks have all ended, or will not, with `idle`."""
         tables = Tables()
         runs, longest = self._told()
         text = {s: startup.with_run(f, runs) for s, f in text.items() if f.height}
         found = _requests(text, tables)
         if ROUND in text:
-            found = self._with_rounds(text, found, idle, tables)
+            found = self._with_rounds(text, found, tables)
         if STATISTICS in text:
             tables.windows = self._statistics(text[STATISTICS], longest)
         spent = self._spent.of(tables.windows, found)
@@ -111,8 +118,7 @@ class Log:
             tables.requests = request_rows(found, REQUEST, source_id, counted=self._is_counted(REQUEST, found))
         if tables.windows is not None:
             tables.windows = tables.windows.drop("stream", "child")
-        if runs is not None:
-            tables.runs = runs.drop("first_line", "stamp", "stream", "child")
+        tables.runs = _bare(runs)
         return tables
 
     @property
@@ -130,9 +136,7 @@ class Log:
             raise PartsError("times since the start that are told of late")
         return self._counted[surface]
 
-    def _with_rounds(
-        self, text: Mapping[str, pl.DataFrame], found: pl.DataFrame, idle: Places, tables: Tables
-    ) -> pl.DataFrame:
+    def _with_rounds(self, text: Mapping[str, pl.DataFrame], found: pl.DataFrame, tables: Tables) -> pl.DataFrame:
         """Make the rounds; the requests come back with what their round lines add up to, where both agree."""
         used = [s for s in (ROUND, DRAFTING) if s in text]
         parts = [text[s].with_columns(drafting=pl.lit(s == DRAFTING)) for s in used]
@@ -140,7 +144,7 @@ class Log:
         each = rounds.of_tasks(events, found, tables.rejects)
         launches = text[TASK].filter(pl.col("kind") == "launch") if TASK in text else events.clear()
         slots = 1 if self._one_slot else self._slots
-        rows = rounds.canonical(each, found, slots, launches, idle).sort("line", maintain_order=True)
+        rows = rounds.canonical(each, found, slots, launches).sort("line", maintain_order=True)
         tables.rounds = rows.select(
             pl.exclude("line", "child", "ts_basis"),
             ts_basis=basis(rows["ts_basis"], self._is_counted(ROUND, each)),
@@ -169,6 +173,11 @@ class Log:
         return rows.with_columns(num_speculative_tokens=pl.Series(k, dtype=pl.Int32), process=process())
 
 
+def _bare(runs: pl.DataFrame | None) -> pl.DataFrame | None:
+    """Runs without what only their lines are told by."""
+    return None if runs is None else runs.drop("first_line", "stamp", "stream", "child")
+
+
 def _typed(texts: Sequence[str], numbers: Sequence[str], counts: Sequence[str]) -> pl.DataFrame:
     """No rows, with columns that some surfaces have and others have not."""
     kinds = ((texts, pl.String()), (numbers, pl.Float64()), (counts, pl.Int64()))
@@ -179,7 +188,7 @@ def _requests(text: Mapping[str, pl.DataFrame], tables: Tables) -> pl.DataFrame:
     """Requests of the log's blocks."""
     parts = [text[s] for s in (REQUEST, TASK) if s in text]
     if STATISTICS in text:
-        marks = text[STATISTICS].select("line", "stream", "child", "run_key", kind=pl.lit("statistics"))
+        marks = text[STATISTICS].select("line", "stream", "child", "run_key", "idle", kind=pl.lit("statistics"))
         parts.append(marks)
     texts, numbers = ("stream", "child", "kind", "rates", "ts_basis"), ("ms", "mean", "temperature", "top_p")
     typed = _typed(texts, numbers, (*_EVENT, "tokens")).with_columns(ts=pl.lit(None, pl.Datetime("us")))

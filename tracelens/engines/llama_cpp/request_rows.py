@@ -32,7 +32,7 @@ def request_rows(found: pl.DataFrame, surface: str, source_id: str, *, counted: 
         tpot_basis=pl.when(several).then(pl.lit("derived")),
     )
     drop = ("line", "offset", "stamp", "inner", "stream", "child", "clock", "slot", "task", "closes", "id", "prompt_n")
-    return rows.drop(*drop, "ts", strict=False)
+    return rows.drop(*drop, "ts", "idle", strict=False)
 
 
 def basis(stamps: pl.Series, counted: bool) -> pl.Series:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import polars as pl
 
 from tracelens.engines.base import Reject
-from tracelens.engines.llama_cpp.idle import Places
 from tracelens.engines.llama_cpp.surfaces import ROUND
 
+# What goes on in a process from one idle moment to the next.
+_SPAN = ("run_key", "stream", "child", "idle")
 # A task is known by its number, within a process; its number may come again in another one that no start line tells of.
-_TASK = ("run_key", "stream", "child", "task")
+_TASK = (*_SPAN, "task")
 
 
 def of_tasks(events: pl.DataFrame, requests: pl.DataFrame, rejects: list[Reject]) -> pl.DataFrame:
     """The rounds of one source with the request they belong to, each round once.
 
     Args:
-        events: round lines and draft events (`drafting` true), in file order, with `run_key`.
+        events: round lines and draft events (`drafting` true), in file order, with `run_key` and `idle`.
         requests: what `blocks.requests` gave.
         rejects: gets restores whose counts no line tells.
 
@@ -48,7 +48,7 @@ def _with_belated(both: pl.DataFrame) -> pl.DataFrame:
     so the line was still written: with the task's number, or with -1 since a released slot has no task. In between no
     draft was begun in the slot: debug would tell.
     """
-    slot = ["run_key", "stream", "child", "slot"]
+    slot = [*_SPAN, "slot"]
     ended = pl.col("task").shift(1).over(slot)
     ours = (pl.col("task") == -1) | (pl.col("task") == ended)
     late = (pl.col("kind") == "debug") & pl.col("end").shift(1).over(slot) & ours
@@ -133,9 +133,7 @@ def _with_replays(rows: pl.DataFrame, rejects: list[Reject]) -> pl.DataFrame:
     return rows.with_columns(emitted=fresh.cast(pl.Int64))
 
 
-def canonical(
-    rows: pl.DataFrame, requests: pl.DataFrame, slots: int, launches: pl.DataFrame, idle: Places
-) -> pl.DataFrame:
+def canonical(rows: pl.DataFrame, requests: pl.DataFrame, slots: int, launches: pl.DataFrame) -> pl.DataFrame:
     """Canonical rounds; what a request emitted in all settles cuts, unlogged plain steps and the context.
 
     Only LLAMA_TRACE prints rounds with a draft, and plain steps nowhere. Where more than one is missing from a request,
@@ -159,7 +157,7 @@ def canonical(
         step_us=pl.when(whole & (step >= 0)).then(step),
         context_len=pl.coalesce("n_tokens", pl.when(whole).then(pl.col("prompt_tokens") + so_far)),
     ).with_columns(emitted=pl.col("emitted") - cut)
-    rows = _steps(_prefills(rows, launches, slots), slots, idle)
+    rows = _steps(_prefills(rows, launches, slots), slots)
     return rows.select(
         "line", "ts", "ts_basis", "run_key", "child", "drafted", "accepted", "emitted", "draft_us", "target_us",
         "step_us", "is_replay", "has_prefill", "step_id", "step_share", "batch_size", "context_len", "temperature",
@@ -190,10 +188,10 @@ def _prefills(rows: pl.DataFrame, launches: pl.DataFrame, slots: int) -> pl.Data
     return rows.with_columns(has_prefill=pl.when(count > count.shift(1).over("gid")).then(True))
 
 
-def _steps(rows: pl.DataFrame, slots: int, idle: Places) -> pl.DataFrame:
+def _steps(rows: pl.DataFrame, slots: int) -> pl.DataFrame:
     """Which rounds are of one batch: with several slots, lines whose slot numbers rise, as they are printed.
 
-    No batch goes on over a moment in which no task was under way (`idle`).
+    No batch goes on over a moment in which no task was under way.
 
     `batch_size` is then the number of rounds in the step: slots without a draft print nothing, and are not counted.
     """
@@ -201,11 +199,9 @@ def _steps(rows: pl.DataFrame, slots: int, idle: Places) -> pl.DataFrame:
         return rows.with_columns(
             step_id=pl.col("line").cast(pl.String), step_share=pl.lit(1.0), batch_size=pl.lit(1, pl.Int32)
         )
-    key = ["run_key", "stream", "child"]
+    key = list(_SPAN)
     rows = rows.sort("line", maintain_order=True)
-    rows = rows.with_columns(_idle=pl.Series(np.searchsorted(idle, rows["line"].to_numpy(), side="right")))
-    rises = (pl.col("slot") > pl.col("slot").shift(1)) & (pl.col("_idle") == pl.col("_idle").shift(1))
-    opens = ~rises.over(key).fill_null(False)
+    opens = (pl.col("slot") <= pl.col("slot").shift(1).over(key)).fill_null(True)
     rows = rows.with_columns(_step=opens.cast(pl.Int64).cum_sum().over(key))
     step = [*key, "_step"]
     size = pl.len().over(step).cast(pl.Int32)
