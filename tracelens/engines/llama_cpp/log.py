@@ -104,15 +104,16 @@ class Log:
     def _rows(self, text: Frames, source_id: str) -> Tables:
         """Canonical rows of lines whose tasks have all ended, or will not, with `idle`."""
         tables = Tables()
+        one_slot = self._is_one_slot()
         runs, longest = self._told()
         text = {s: startup.with_run(f, runs) for s, f in text.items() if f.height}
         found = _requests(text, tables)
         if ROUND in text:
-            found = self._with_rounds(text, found, tables)
+            found = self._with_rounds(text, found, 1 if one_slot else self._slots, tables)
         if STATISTICS in text:
-            tables.windows = self._statistics(text[STATISTICS], longest)
+            tables.windows = self._statistics(text[STATISTICS], 1 if one_slot else self._slots, longest)
         spent = self._spent.of(tables.windows, found)
-        if STATISTICS in text and self._one_slot:
+        if STATISTICS in text and one_slot:
             found = found.with_columns(spent)
         if found.height:
             tables.requests = request_rows(found, REQUEST, source_id, counted=self._is_counted(REQUEST, found))
@@ -121,8 +122,7 @@ class Log:
         tables.runs = _bare(runs)
         return tables
 
-    @property
-    def _one_slot(self) -> bool:
+    def _is_one_slot(self) -> bool:
         """Whether there is one slot: no line names another. What was written so must stay so."""
         one = self._slots <= 1
         if self._counted.setdefault("slots", one) != one:
@@ -136,14 +136,15 @@ class Log:
             raise PartsError("times since the start that are told of late")
         return self._counted[surface]
 
-    def _with_rounds(self, text: Mapping[str, pl.DataFrame], found: pl.DataFrame, tables: Tables) -> pl.DataFrame:
+    def _with_rounds(
+        self, text: Mapping[str, pl.DataFrame], found: pl.DataFrame, slots: int, tables: Tables
+    ) -> pl.DataFrame:
         """Make the rounds; the requests come back with what their round lines add up to, where both agree."""
         used = [s for s in (ROUND, DRAFTING) if s in text]
         parts = [text[s].with_columns(drafting=pl.lit(s == DRAFTING)) for s in used]
         events = pl.concat([_typed((), (), _EVENT), *parts], how="diagonal").sort("line", maintain_order=True)
         each = rounds.of_tasks(events, found, tables.rejects)
         launches = text[TASK].filter(pl.col("kind") == "launch") if TASK in text else events.clear()
-        slots = 1 if self._one_slot else self._slots
         rows = rounds.canonical(each, found, slots, launches).sort("line", maintain_order=True)
         tables.rounds = rows.select(
             pl.exclude("line", "child", "ts_basis"),
@@ -161,12 +162,12 @@ class Log:
             **{c: pl.when(same).then(f"{c}_seen").otherwise(c) for c in ("rounds", "accepted_hist")},
         ).drop("request", *(f"{c}_seen" for c in ("drafted", "accepted", "rounds", "accepted_hist")))
 
-    def _statistics(self, said: pl.DataFrame, longest: Mapping[tuple[int, str], int]) -> pl.DataFrame:
+    def _statistics(self, said: pl.DataFrame, slots: int, longest: Mapping[tuple[int, str], int]) -> pl.DataFrame:
         """Windows between statistics lines, each with the K of its own drafter."""
         said = said.with_columns(
             ts_basis=basis(said["ts_basis"], self._is_counted(STATISTICS, said)), began=pl.col("run_key") > 0
         )
-        rows = self._windows.of(said, 1 if self._one_slot else self._slots)
+        rows = self._windows.of(said, slots)
         drafters = list(rows.select("run_key", "method").iter_rows())
         k = [longest.get(drafter) for drafter in drafters]
         self._given.update(zip(drafters, k, strict=True))
