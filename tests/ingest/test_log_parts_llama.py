@@ -221,3 +221,14 @@ def test_what_all_lines_tell_together_is_told_late(late: str) -> None:
     with parts_kept() as taken:
         assert in_one_go(same(served(log, 2).lines, 10, block=1000, year=2026))
     assert any(one.get("rounds") for one in taken)
+
+
+def test_settings_of_one_of_several_drafters_are_told_late() -> None:
+    """The run has no K of its own then, so its row does not tell of them."""
+    log = Log(1)
+    adding = next(i for i, line in enumerate(log.lines) if "adding speculative" in line)
+    log.lines.insert(adding, log.lines[adding].replace(log.drafter, "ngram-mod"))
+    served(log, 5).say("spec common_specu: - n_max=5, n_min=0, p_min=0.000000")
+    with parts_kept() as taken:
+        assert in_one_go(same(served(log, 2).lines, 10, block=1000, year=2026))
+    assert any(one.get("windows") for one in taken)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import polars as pl
@@ -100,23 +100,40 @@ class OtherReader(Protocol):
         ...
 
 
+# What makes rows of the surfaces that do not come in parts.
+Others = Callable[[Mapping[str, pl.DataFrame], Context], Iterable[Tables]]
+
+
+def of_modules(*modules: Any) -> Others:
+    """Each module makes the rows of its own surfaces."""
+    readers: Sequence[OtherReader] = modules
+
+    def made(whole: Mapping[str, pl.DataFrame], context: Context) -> Iterable[Tables]:
+        for module in readers:
+            own = {s.name: whole[s.name] for s in module.SURFACES if s.name in whole}
+            if own:
+                yield module.assemble(own, context)
+
+    return made
+
+
 class Assembled:
-    """A source of an engine (`tracelens.engines.base.Assembly`): its log, and what other modules read of it.
+    """A source of an engine (`tracelens.engines.base.Assembly`): its log, and what else is in it.
 
     Args:
         log: the log.
         surfaces: those of the log.
-        others: the other modules.
+        others: makes the rows of the others.
         whole: frames of the surfaces that came so far, one a surface.
     """
 
     def __init__(
-        self, log: TextLog, surfaces: Collection[str], others: Sequence[Any],
+        self, log: TextLog, surfaces: Collection[str], others: Others,
         whole: Callable[[Mapping[str, Sequence[pl.DataFrame]]], Frames],
     ) -> None:  # fmt: skip
         self.surfaces = surfaces
         self._log = log
-        self._others: Sequence[OtherReader] = others
+        self._others = others
         self._whole = whole
 
     def part(self, frames: Mapping[str, Sequence[pl.DataFrame]], source_id: str) -> Tables:
@@ -126,12 +143,8 @@ class Assembled:
     def rest(self, frames: Mapping[str, Sequence[pl.DataFrame]], context: Context) -> Tables:
         """All that is left of the source."""
         whole = self._whole(frames)
-        parts = [self._log.rest({s: whole[s] for s in self.surfaces if s in whole}, context)]
-        for module in self._others:
-            own = {s.name: whole[s.name] for s in module.SURFACES if s.name in whole}
-            if own:
-                parts.append(module.assemble(own, context))
-        return stacked(parts)
+        logged = self._log.rest({s: whole[s] for s in self.surfaces if s in whole}, context)
+        return stacked([logged, *self._others(whole, context)])
 
 
 class LowestRank:

@@ -5,15 +5,14 @@ Read from llama.cpp b11434 (2026-10), earlier forms from public threads (see the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import polars as pl
 
 from tracelens.engines.base import Assembly, Context, JsonRecord, Parsed, Surface, Tables
 from tracelens.engines.llama_cpp import examples, lines, log, metrics, responses, surfaces
 from tracelens.engines.llama_cpp.request_rows import request_rows
-from tracelens.engines.parted import Frames
-from tracelens.engines.stacking import stacked
+from tracelens.engines.parted import Assembled, Frames
 
 __all__ = ["ENGINE"]
 
@@ -45,33 +44,19 @@ class LlamaCpp:
 
     def parts(self, resolve: Callable[[pl.DataFrame], pl.DataFrame]) -> Assembly:
         """What puts a source together whose log comes in parts."""
-        return _Assembly(log.Log(resolve))
-
-
-class _Assembly:
-    """One source; see `tracelens.engines.base.Assembly`."""
-
-    surfaces = log.SURFACES
-
-    def __init__(self, lines: log.Log) -> None:
-        self._log = lines
-
-    def part(self, frames: Mapping[str, Sequence[pl.DataFrame]], source_id: str) -> Tables:
-        return self._log.part(_whole(frames), source_id)
-
-    def rest(self, frames: Mapping[str, Sequence[pl.DataFrame]], context: Context) -> Tables:
-        whole = _whole(frames)
-        logged = {s: whole[s] for s in log.SURFACES if s in whole}
-        parts = [self._log.rest(logged, context.source_id), _answered(whole, context)]
-        if surfaces.METRICS in whole:
-            parts.append(metrics.assemble(whole[surfaces.METRICS], context))
-        return stacked(parts)
+        return Assembled(log.Log(resolve), log.SURFACES, _others, _whole)
 
 
 def _whole(frames: Mapping[str, Sequence[pl.DataFrame]]) -> Frames:
     return {
         s: pl.concat(parts, how="diagonal").sort("line", maintain_order=True) for s, parts in frames.items() if parts
     }
+
+
+def _others(whole: Mapping[str, pl.DataFrame], context: Context) -> Iterator[Tables]:
+    yield _answered(whole, context)
+    if surfaces.METRICS in whole:
+        yield metrics.assemble(whole[surfaces.METRICS], context)
 
 
 def _answered(whole: Mapping[str, pl.DataFrame], context: Context) -> Tables:

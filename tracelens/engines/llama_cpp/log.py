@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import polars as pl
 
-from tracelens.engines.base import PartsError, Tables
+from tracelens.engines.base import Context, PartsError, Tables
 from tracelens.engines.llama_cpp import blocks, rounds, startup, statistics
 from tracelens.engines.llama_cpp.idle import Idle, numbered
 from tracelens.engines.llama_cpp.request_rows import basis, process, request_rows
@@ -63,12 +63,12 @@ class Log:
         self._enough = 2 * sum(frame.height for frame in below.values())
         return self._rows(above, source_id)
 
-    def rest(self, whole: Mapping[str, pl.DataFrame], source_id: str) -> Tables:
+    def rest(self, whole: Mapping[str, pl.DataFrame], context: Context) -> Tables:
         """The rows of all that is left; as `part`."""
         self._take(whole)
         text = self._waiting()
         self._held = {}
-        tables = self._rows(numbered(self._idle.moments(text), text), source_id)
+        tables = self._rows(numbered(self._idle.moments(text), text), context.source_id)
         tables.rejects += self._windows.rejects()
         return tables
 

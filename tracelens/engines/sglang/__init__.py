@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import polars as pl
 
 from tracelens.engines.base import Assembly, Context, JsonRecord, Parsed, Span, Surface, Tables
-from tracelens.engines.parted import Assembled, Frames
+from tracelens.engines.parted import Assembled, Frames, of_modules
 from tracelens.engines.sglang import bench, info, lines, log, metrics, otel, requests
 from tracelens.engines.sglang.surfaces import SURFACES
 
@@ -58,7 +58,7 @@ class SGLang:
 
     def parts(self, resolve: Callable[[pl.DataFrame], pl.DataFrame]) -> Assembly:
         """What puts a source together that comes in parts."""
-        return Assembled(log.Log(resolve), log.SURFACES, (metrics, otel, bench, info), _whole)
+        return Assembled(log.Log(resolve), log.SURFACES, of_modules(metrics, otel, bench, info), _whole)
 
 
 def _whole(frames: Mapping[str, Sequence[pl.DataFrame]]) -> Frames:

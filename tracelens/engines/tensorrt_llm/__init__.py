@@ -13,7 +13,7 @@ import polars as pl
 
 from tracelens.engines import rows
 from tracelens.engines.base import Assembly, Context, JsonRecord, Parsed, Reject, Surface, Tables
-from tracelens.engines.stacking import stacked
+from tracelens.engines.parted import Assembled, Frames
 from tracelens.engines.tensorrt_llm import bench, log, metrics, perf, request_steps, steps
 from tracelens.engines.units import BrokenError
 from tracelens.engines.versions import Range, Versions
@@ -141,31 +141,18 @@ class TensorRTLLM:
 
     def parts(self, resolve: Callable[[pl.DataFrame], pl.DataFrame]) -> Assembly:
         """What puts a source together whose iterations and requests come in parts."""
-        return _Assembly(log.Log(resolve))
+        return Assembled(log.Log(resolve), log.SURFACES, _others, _whole)
 
 
-class _Assembly:
-    """One source; see `tracelens.engines.base.Assembly`."""
-
-    surfaces = log.SURFACES
-
-    def __init__(self, records: log.Log) -> None:
-        self._records = records
-
-    def part(self, frames: Mapping[str, Sequence[pl.DataFrame]], source_id: str) -> Tables:
-        return self._records.part(_whole(frames), source_id)
-
-    def rest(self, frames: Mapping[str, Sequence[pl.DataFrame]], context: Context) -> Tables:
-        parts = [self._records.rest(_whole({s: frames[s] for s in log.SURFACES if s in frames}), context)]
-        reported = rows.whole(frames, bench.SURFACES, context)
-        if reported:
-            parts.append(bench.assemble(reported, context))
-        if frames.get(metrics.METRICS):
-            parts.append(metrics.assemble(pl.concat(frames[metrics.METRICS]), context))
-        return stacked(parts)
+def _others(whole: Mapping[str, pl.DataFrame], context: Context) -> Iterator[Tables]:
+    reported = rows.whole({s: [frame] for s, frame in whole.items()}, bench.SURFACES, context)
+    if reported:
+        yield bench.assemble(reported, context)
+    if metrics.METRICS in whole:
+        yield metrics.assemble(whole[metrics.METRICS], context)
 
 
-def _whole(frames: Mapping[str, Sequence[pl.DataFrame]]) -> dict[str, pl.DataFrame]:
+def _whole(frames: Mapping[str, Sequence[pl.DataFrame]]) -> Frames:
     return {s: pl.concat(parts, how="diagonal_relaxed") for s, parts in frames.items() if parts}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import polars as pl
 
 from tracelens.engines.base import Assembly, Context, JsonRecord, Parsed, Span, Surface, Tables, TraceAbout
-from tracelens.engines.parted import Assembled, Frames
+from tracelens.engines.parted import Assembled, Frames, of_modules
 from tracelens.engines.vllm import bench, lines, log, metrics, otel, responses, small, traces
 from tracelens.engines.vllm.surfaces import SURFACES
 
@@ -51,7 +51,7 @@ class VLLM:
 
     def parts(self, resolve: Callable[[pl.DataFrame], pl.DataFrame]) -> Assembly:
         """What puts a source together that comes in parts."""
-        return Assembled(log.Log(resolve), log.SURFACES, (metrics, otel, traces, bench), _whole)
+        return Assembled(log.Log(resolve), log.SURFACES, of_modules(metrics, otel, traces, bench), _whole)
 
 
 def _whole(frames: Mapping[str, Sequence[pl.DataFrame]]) -> Frames:
