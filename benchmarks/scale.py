@@ -64,12 +64,15 @@ con.execute("set enable_progress_bar_print = false; set preserve_insertion_order
 con.execute(f"set temp_directory = '{spill}'; attach '{spill}/kept.db' as kept")
 con.execute("set variable lake = $1", [lake])
 con.execute(text("views"))
+con.execute("set variable rounds_held = (select count(*) from logged_rounds)")
 con.execute("set variable all_possible = (select count(*) = 0 from impossible)")
 [(gaps,)] = con.execute("select exists(from rounds where task_type is null or temperature is null or top_p is null)"
                         ).fetchall()
 for name in ("met_again", "held", "superseded", "run_traits", "request_traits"):
     only = " where false" if name == "request_traits" and not gaps else ""
     con.execute(f"create table kept.{name} as from {name}{only}; create or replace view {name} as from kept.{name}")
+if not gaps:
+    con.execute("create or replace view labelled_rounds as from rounds")
 strata = ("create or replace view strata as select {'task_type': task_type} as stratum, {'task_type': task_type} as"
           " traffic, * from facts where role is distinct from 'baseline' and not coalesce(forced_acceptance, false)")
 days = [row[0] for row in con.execute("select distinct date from logged_rounds order by 1").fetchall()]

@@ -17,9 +17,7 @@
 -- and positions beside them. Beyond two million rounds one step in so many
 -- tells what is told of steps; mixed_steps and mixed_rounds are scaled up then. Rolled-up rounds name no step: what
 -- needs one is told of the single rounds, and mixed_steps and mixed_rounds are NULL; their step_share is a mean.
-with rate as (
-  select greatest(1, sum(records) // 1000000)::bigint as every from held where grain = 'round'
-), wholes as (
+with wholes as (
   select stratum, grouping(stratum) as is_total,
          sum(weight * (drafted + 1)) filter (emitted is not null) as positions_told, sum(weight * emitted) as emitted,
          sum(weight * step_share * step_ms) filter (not coalesce(has_prefill, false)) as engine_ms,
@@ -31,10 +29,10 @@ with rate as (
   group by grouping sets ((stratum), ())
 ), rows_of as materialized (
   select stratum, run_id, step_id, weight, drafted + 1 as positions, emitted, step_ms, target_ms,
-         coalesce(has_prefill, false) as prefill, every
-  from strata, rate
+         coalesce(has_prefill, false) as prefill, one_in(1000000) as every
+  from strata
   where grain = 'round' and drafted is not null and step_id is not null
-        and (every = 1 or hash(hash(run_id, step_id)) % every = 0)
+        and is_sampled(hash(hash(run_id, step_id)), 1000000)
 ), steps as materialized (
   select run_id, step_id, max(positions) as widest, sum(positions) as positions, sum(emitted) as emitted,
          differs(stratum) = 1 as is_mixed, bool_or(prefill) as prefill,

@@ -23,8 +23,6 @@
 with setting as (
   select coalesce(getvariable('replay_seed')::bigint, 7) as seed,
          coalesce(getvariable('replay_rounds')::bigint, 20) as enough
-), rate as (
-  select greatest(1, sum(records) // 1000000)::bigint as every from held where grain = 'round'
 ), parallel as (
   select distinct run_id from runs where config['parallel_drafting'] = 'true'
 ), chains as materialized (
@@ -32,8 +30,8 @@ with setting as (
          hash(hash(run_id, unit)) % 4096 as bucket, round_index, ts, source_line, drafted, accepted, emitted,
          num_speculative_tokens as told_k,
          hash(run_id, request_id, round_index, source_id, source_line, seed) / 18446744073709551616.0 as draw
-  from strata, setting, rate
-  where grain = 'round' and (every = 1 or hash(hash(hash(run_id, request_id))) % every = 0) and request_id is not null
+  from strata, setting
+  where grain = 'round' and is_sampled(hash(hash(hash(run_id, request_id))), 1000000) and request_id is not null
         and drafted is not null and accepted is not null and weight = 1 and rolled_requests is null
         and num_draft_nodes is null and run_id not in (from parallel)
         and not coalesce(regexp_matches(lower(method), 'ngram|suffix|lookup|medusa|hydra|tree|dflash|parallel'), false)

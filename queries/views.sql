@@ -75,6 +75,12 @@ create or replace macro fits_double(x) as coalesce(isfinite(x) and x >= 0 and x 
 
 create or replace macro is_weight(x) as coalesce(isfinite(x) and x >= 1e-9 and x <= 1e9, true);
 
+-- A sample of large lakes: one in so many, so that about `most` rounds are left, and what has a hash below its part of
+-- all. Told by the variable `rounds_held`, how many rounds the lake has, a constant that the plan looks at first, before
+-- columns are made and joined; without it nothing is left out. Hash twice: hash(a, b) alone depends on how a and b do.
+create or replace macro one_in(most) as greatest(1, coalesce(getvariable('rounds_held')::bigint, 0) // most);
+create or replace macro is_sampled(hashed, most) as hashed <= 18446744073709551615::ubigint // one_in(most)::ubigint;
+
 -- Drafts that a near-K round may keep.
 create or replace macro near_k_delta() as coalesce(try_cast(getvariable('near_k_delta') as bigint), 1);
 
@@ -525,6 +531,25 @@ select engine, run_id, join_key, task_type, temperature, top_p from by_run
 union all
 select engine, null as run_id, join_key, task_type, temperature, top_p from anywhere;
 
+-- Rounds with the task and sampling that their request knows. Where every round knows them itself, the report takes
+-- `rounds` for it.
+create or replace view labelled_rounds as
+with labelled as materialized (from request_traits)
+select r.* replace (coalesce(r.task_type, q.task_type, a.task_type) as task_type,
+                    coalesce(r.temperature, q.temperature, a.temperature) as temperature,
+                    coalesce(r.top_p, q.top_p, a.top_p) as top_p)
+from rounds r
+-- The key is NULL, and the join free, for rows that know all three themselves.
+left join labelled q
+  on q.engine = r.engine and q.run_id = r.run_id
+     and q.join_key = case when r.task_type is null or r.temperature is null or r.top_p is null
+                           then request_key(r.request_id) end
+left join labelled a
+  on a.run_id is null and a.engine = r.engine
+     and a.join_key = case when q.join_key is null
+                                and (r.task_type is null or r.temperature is null or r.top_p is null)
+                           then request_key(r.request_id) end;
+
 -- ---------------------------------------------------------------- facts
 -- Every row of every grain, with the figures that a finer grain of its run holds set to NULL, so that sums over facts
 -- count nothing twice. Counts: rounds (with a draft), plain_steps, drafted, accepted, emitted; full_accepts = rounds
@@ -536,13 +561,10 @@ select engine, null as run_id, join_key, task_type, temperature, top_p from anyw
 -- Rounds of old days may be rolled up (rolled_requests is not NULL): rows of equal rounds, with their number as weight,
 -- whose unit is a group of requests that began in one minute.
 create or replace view facts as
-with traits as materialized (from run_traits), elsewhere as materialized (from superseded),
-labelled as materialized (from request_traits), round_rows as (
+with traits as materialized (from run_traits), elsewhere as materialized (from superseded), round_rows as (
   select 'round' as grain, r.run_id, r.engine, t.engine_version, r.replica, coalesce(r.model, t.model) as model,
          coalesce(r.draft_model, t.draft_model) as draft_model, coalesce(r.method, t.method) as method,
-         coalesce(r.task_type, q.task_type, a.task_type) as task_type,
-         coalesce(r.temperature, q.temperature, a.temperature) as temperature,
-         coalesce(r.top_p, q.top_p, a.top_p) as top_p,
+         r.task_type, r.temperature, r.top_p,
          coalesce(r.num_speculative_tokens, t.num_speculative_tokens) as num_speculative_tokens, r.num_draft_nodes,
          coalesce(r.forced_acceptance, t.forced_acceptance) as forced_acceptance, t.role, r.surface, r.source_id,
          r.source_line, r.weight, r.labels, r.ts, r.date, r.request_id, r.round_index, r.step_id,
@@ -568,19 +590,9 @@ labelled as materialized (from request_traits), round_rows as (
          case when s.steps then null else r.rollback_us end as rollback_us,
          case when s.steps then null else r.repack_us end as repack_us,
          case when s.steps then null else r.emit_lag_us end as emit_lag_us
-  from rounds r
+  from labelled_rounds r
   left join traits t on t.run_id = r.run_id
   left join elsewhere s on s.grain = 'round' and s.run_id = r.run_id and s.surface = r.surface
-  -- The key is NULL, and the join free, for rows that know all three themselves.
-  left join labelled q
-    on q.engine = r.engine and q.run_id = r.run_id
-       and q.join_key = case when r.task_type is null or r.temperature is null or r.top_p is null
-                             then request_key(r.request_id) end
-  left join labelled a
-    on a.run_id is null and a.engine = r.engine
-       and a.join_key = case when q.join_key is null
-                                  and (r.task_type is null or r.temperature is null or r.top_p is null)
-                             then request_key(r.request_id) end
 ), request_rows as (
   select 'request' as grain, r.run_id, r.engine, t.engine_version, r.replica, coalesce(r.model, t.model) as model,
          coalesce(r.draft_model, t.draft_model) as draft_model, coalesce(r.method, t.method) as method,
@@ -866,14 +878,12 @@ group by stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, 
 -- the step of each of a row's rounds beside it, stands for them. Their rounds are of as many steps, so what the mates
 -- share is at least what the row's own sum gives (more where a minute's steps are alike: on the safe side).
 create or replace view shared_steps as
-with rate as (
-  select greatest(1, sum(records) // 1000000)::bigint as every from held where grain = 'round'
-), shared as (
+with shared as (
   select *, not coalesce(has_prefill, false) as decodes, coalesce(draft_ms, target_ms, step_ms) is not null as is_timed
   from strata
   where grain = 'round' and (step_id is not null or rolled_requests is not null) and step_share < 1
 )
-select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, step_id, every,
+select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, step_id, one_in(1000000) as every,
        case when rolled_requests is not null then 1 / step_share - 1 end as mates,
        weight * case when decodes and drafted_timed > 0 then draft_ms end as dt,
        weight * case when decodes and drafted_timed > 0 and draft_ms is not null then drafted_timed end as dn,
@@ -885,8 +895,8 @@ select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, st
        weight * case when decodes and target_ms is not null then time_rounds end as vn,
        weight * step_ms as every_t, weight * case when step_ms is not null then time_rounds end as every_n,
        weight * case when decodes and is_timed then time_rounds end as w, decodes
-from shared, rate
-where (decodes or step_ms is not null) and (every = 1 or hash(hash(run_id, coalesce(step_id, unit))) % every = 0);
+from shared
+where (decodes or step_ms is not null) and is_sampled(hash(hash(run_id, coalesce(step_id, request_id))), 1000000);
 
 -- Plain steps and decoding of what ran without speculation, by unit, ms. mates, mates_t, mates_tt: what requests of one
 -- step share; sums of (rows in the step - 1) times 1, t and t^2, by the square of the weight: of a row of many rounds

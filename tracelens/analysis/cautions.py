@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tracelens.analysis.alarms import baseline, collect, pooling
+from tracelens.analysis.alarms import baseline, collect, looked_at, pooling
 from tracelens.analysis.alarms.chosen import count, rows
 from tracelens.analysis.results import Stratum, Warning, named
 from tracelens.analysis.selection import Defined
@@ -104,8 +104,7 @@ def _lost(con: duckdb.DuckDBPyConnection) -> list[Warning]:
 
 
 def _forced(con: duckdb.DuckDBPyConnection, defined: Defined) -> list[Warning]:
-    # A view of the alarms, which `counted_wrongly` defines.
-    rows = count(con, "select coalesce(sum(forced), 0)::bigint from chosen_sources")
+    rows = looked_at.forced(con)  # of the alarms, whose views `counted_wrongly` defines
     if not rows:
         return []
     text = (

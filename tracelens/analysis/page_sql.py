@@ -25,7 +25,7 @@ QUERIES = (
 )  # fmt: skip
 # Views that a question defines, each after what it reads.
 _VIEWS = ("selected", "strata", "every_baseline", "baseline_facts")
-_VARIABLES = ("near_k_delta", "near_k_threshold", "baseline_ms", "baseline_run")
+_VARIABLES = ("near_k_delta", "near_k_threshold", "baseline_ms", "baseline_run", "rounds_held")
 # Queries that compare with the plain step of every cell.
 _PRICED = {"outcome", "over_time", "heat_map"}
 #: Charts whose numbers no query can give: what is computed from these rows, and the command that gives them.

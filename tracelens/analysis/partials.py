@@ -29,7 +29,7 @@ _ROWS = ("shared_steps",)
 _KEYS = {"held": {"grain_order"}, "round_shapes": {"bucket", "drafted", "accepted"}, "step_parts": {"part"}}
 # What is no sum.
 _OTHERWISE = {
-    "k_min": "min", "k_max": "max", "fixed_share": "max", "until": "max", "low": "min", "high": "max", "source": "min",
+    "k_min": "min", "k_max": "max", "fixed_share": "max", "low": "min", "high": "max", "source": "min",
     "other": "max", "rolled_longest": "max", "last_index": "max",
 }  # fmt: skip
 _NUMBERS = ("INTEGER", "BIGINT", "HUGEINT", "UBIGINT", "DOUBLE", "DECIMAL")

@@ -20,7 +20,7 @@ from tracelens.analysis.matching import has_subquery
 from tracelens.errors import InputError
 from tracelens.executors import Executor
 from tracelens.lake import progress
-from tracelens.lake.connection import connect_to, keep_view
+from tracelens.lake.connection import connect_to, keep_view, label_no_rounds
 from tracelens.lake.schema import FACTS, TABLES
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ PART_BYTES = 64 << 20
 _MOST_PARTS = 2000
 # What a question defines, each after what it reads.
 _ASKED = ("selected", "strata", "every_baseline", "baseline_facts", "every_control", "control_facts")
-_VARIABLES = ("near_k_delta", "near_k_threshold", "baseline_ms", "baseline_run", "all_possible")
+_VARIABLES = ("near_k_delta", "near_k_threshold", "baseline_ms", "baseline_run", "all_possible", "rounds_held")
 # Small views that every row of rounds needs.
 _KNOWN = ("held", "superseded", "run_traits", "request_traits")
 _REST = "rest"
@@ -146,6 +146,8 @@ def answer(common: Common, part: Any) -> dict[str, bytes]:
             con.register("arrived", _table(stream))
             con.execute(f"create or replace table kept_{name} as select * from arrived")
             con.execute(f"create or replace view {name} as select * from kept_{name}")
+        if con.execute("select exists(from request_traits)").fetchone() == (False,):
+            label_no_rounds(con)
         for statement in common.asked:
             con.execute(statement)
         found = {name: con.sql(sql).to_arrow_table() for name, sql in common.wanted.items()}

@@ -14,7 +14,7 @@ from tracelens.analysis.matching import Matching, literal, struct
 from tracelens.analysis.similar import did_you_mean
 from tracelens.errors import InputError
 from tracelens.lake import progress
-from tracelens.lake.connection import SPILL, answered, has_spill, keep_view, kept
+from tracelens.lake.connection import SPILL, answered, has_spill, keep_view, kept, label_no_rounds
 
 if TYPE_CHECKING:
     import duckdb
@@ -102,8 +102,8 @@ def label_keys(con: duckdb.DuckDBPyConnection, view: str = "selected") -> set[st
 def keep_small_tables(con: duckdb.DuckDBPyConnection, parts: Parts | None = None) -> None:
     """Turn the small views that every query reads again into tables of the connection.
 
-    `held` scans the rounds once instead of once a query. `request_traits` is left empty where every round knows its
-    task and sampling itself, so that no query pays for the join. A small lake is read once and kept whole: planning
+    `held` scans the rounds once instead of once a query. `request_traits` is left empty, and not joined, where every
+    round knows its task and sampling itself. A small lake is read once and kept whole: planning
     the view again for every query would take longer than the queries. With `parts` executors scan the rounds.
     """
     small = steady(con)
@@ -128,7 +128,11 @@ def keep_small_tables(con: duckdb.DuckDBPyConnection, parts: Parts | None = None
         "select exists(from rounds where request_id is not null"
         " and (task_type is null or temperature is null or top_p is null))"
     ).fetchone()
-    keep(con, "request_traits", "" if gaps and gaps[0] else " where false")
+    if gaps and gaps[0]:
+        keep(con, "request_traits")
+    else:
+        keep(con, "request_traits", " where false")
+        label_no_rounds(con)
     if small and parts is None:
         keep(con, "facts")
 
@@ -140,10 +144,11 @@ def steady(con: duckdb.DuckDBPyConnection) -> bool:
     With one, equal lakes give equal figures to the last digit; on two cores it takes no longer. In a large lake the
     last digits may differ from run to run.
     """
-    found = con.execute("select sum(records) from (" + " union all ".join(
-        f"select count(*) as records from logged_{name}" for name in ("rounds", "windows", "requests")) + ")"
-    ).fetchone()  # fmt: skip
-    records = int(found[0] or 0) if found else 0
+    tables = ("rounds", "windows", "requests")
+    counts = [con.execute(f"select count(*) from logged_{table}").fetchone() for table in tables]
+    rounds, *others = (int(row[0]) if row else 0 for row in counts)
+    con.execute("set variable rounds_held = $1", [rounds])  # samples of large lakes go by it (queries/views.sql)
+    records = rounds + sum(others)
     progress.holds(records)
     if records <= SMALL:
         con.execute("set threads = 1")

@@ -295,6 +295,11 @@ def keep_view(con: duckdb.DuckDBPyConnection, name: str, condition: str = "") ->
     con.execute(f"create or replace view {name} as select * from kept_{name}")
 
 
+def label_no_rounds(con: duckdb.DuckDBPyConnection) -> None:
+    """Take the joins with an empty `request_traits` out of every plan over rounds, and the columns they read."""
+    con.execute("create or replace view labelled_rounds as from rounds")
+
+
 def kept(con: duckdb.DuckDBPyConnection) -> set[str]:
     """The views that are tables of the connection, or of its file."""
     found = con.execute(

@@ -6,7 +6,8 @@ copies (`same_as`), and the views pass over them: that is told. What it could no
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from tracelens.analysis.alarms.chosen import count, rows
 from tracelens.analysis.alarms.looked_at import COPIES_ABOVE
@@ -34,7 +35,7 @@ with several as (
          coalesce(decode_us, e2e_us) as spent,
          case when named then key else concat_ws(' ', ts_end, prompt_tokens, output_tokens, accepted, spent) end as id
   from chosen_requests r semi join several using (engine, surface)
-  where named or (ts_end is not null and coalesce(decode_us, e2e_us) is not null)
+  where (named or (ts_end is not null and coalesce(decode_us, e2e_us) is not null)) and hash(hash(id)) % $1 = 0
 ), met as (
   select engine, surface, id, min(source_id) as source, max(source_id) as other, count(*) as copies,
          differs(output_tokens) + differs(accepted) = 0
@@ -180,39 +181,48 @@ def _continued(con: duckdb.DuckDBPyConnection) -> list[Warning]:
 
 
 def _counted_twice(con: duckdb.DuckDBPyConnection) -> list[Warning]:
-    held = rows(con, "select coalesce(sum(records), 0) as records from held where grain = 'round'")[0]["records"]
-    every = max(1, int(held) // COPIES_ABOVE)
+    every = _one_in(con)
     # The ledger spares the pass over the rounds where one file gave them all.
     several = rows(con, "select count(*) > 1 as several from sources where rows['rounds'] > 0")[0]["several"]
     several = several and rows(con, _SEVERAL)
-    found = [*rows(con, _REQUESTS), *rows(con, _WINDOWS), *(rows(con, _ROUNDS) if several else [])]
+    found = [*rows(con, _REQUESTS, [every["requests"]]), *rows(con, _WINDOWS), *(rows(con, _ROUNDS) if several else [])]
     found = [f for f in found if f["twice"] >= LEAST_RECORDS and f["twice"] >= LEAST_SHARE * f["records"]]
     if not found:
         return []
     worst = max(found, key=lambda f: f["twice"])
     named = rows(con, "select name from sources where source_id in ($1, $2) order by name", worst["sources"])
     names = " and ".join(dict.fromkeys(str(row["name"]) for row in named if row["name"])) or "two of its sources"
-    sample = f" of a sample (1 in {every})" if every > 1 and worst["kind"] == "requests with rounds" else ""
     text = (
-        f"{worst['twice']:,} {worst['kind']}{sample} are in the lake twice, with the same counts at the same time "
-        f"({names}): one log in two wrappings, or two gateways before one engine, is counted twice; ingest one of them "
-        "into a new lake"
+        f"{worst['twice']:,} {worst['kind']}{_of_sample(every, worst)} are in the lake twice, with the same counts at"
+        f" the same time ({names}): one log in two wrappings, or two gateways before one engine, is counted twice;"
+        " ingest one of them into a new lake"
     )
     evidence = {"twice": worst["twice"], "of": worst["records"]}
     return [Warning("ingested_twice", text, evidence)]
 
 
+def _one_in(con: duckdb.DuckDBPyConnection) -> dict[str, int]:
+    """Of how many records of a kind one is looked at; windows are few."""
+    requests = count(con, "select coalesce(sum(records), 0)::bigint from held where grain = 'request'")
+    return {
+        "requests": max(1, requests // COPIES_ABOVE),
+        "requests with rounds": count(con, f"select one_in({COPIES_ABOVE})"),
+    }
+
+
+def _of_sample(every: Mapping[str, int], found: Mapping[str, Any]) -> str:
+    part = every.get(found["kind"], 1)
+    return f" of a sample (1 in {part})" if part > 1 else ""
+
+
 def _written_twice(con: duckdb.DuckDBPyConnection) -> list[Warning]:
     """Records that one source holds more than once."""
-    rounds, requests = (
-        count(con, f"select coalesce(sum(records), 0)::bigint from held where grain = '{grain}'")
-        for grain in ("round", "request")
-    )
+    rounds = count(con, "select coalesce(sum(records), 0)::bigint from held where grain = 'round'")
     in_parts = "round_samples" in kept(con)  # of a lake that this machine does not go through
-    every = max(1, requests // COPIES_ABOVE)
-    found = [f for f in rows(con, _REQUESTS_AGAIN, [every]) if f["twice"] >= LEAST_RECORDS]
+    every = _one_in(con)
+    found = [f for f in rows(con, _REQUESTS_AGAIN, [every["requests"]]) if f["twice"] >= LEAST_RECORDS]
     if found:  # to count all of them is not free
-        records = count(con, f"select count(*) from chosen_requests where hash(key) % {every} = 0")
+        records = count(con, f"select count(*) from chosen_requests where hash(key) % {every['requests']} = 0")
         found = [{**found[0], "records": records - found[0]["again"]}]
     found += rows(con, _ROUNDS_AGAIN) if 0 < rounds <= _LOOKED_THROUGH and not in_parts else []
     found = [f for f in found if f["twice"] >= LEAST_RECORDS and f["twice"] >= LEAST_SHARE * f["records"]]
@@ -221,11 +231,9 @@ def _written_twice(con: duckdb.DuckDBPyConnection) -> list[Warning]:
     worst = max(found, key=lambda f: f["twice"])
     named = rows(con, "select name from sources where source_id = $1", [worst["source"]])
     name = next((str(row["name"]) for row in named if row["name"]), "one source")
-    every = every if worst["kind"] == "requests" else max(1, rounds // COPIES_ABOVE)
-    sample = f" of a sample (1 in {every})" if every > 1 else ""
     text = (
-        f"{worst['twice']:,} {worst['kind']}{sample} stand more than once in one source ({name}), with the same"
-        " counts at the same time, and count as often: a shipper sent them again, or logs were put together; take the"
-        " repeats out of it and read it anew: tracelens ingest --replace"
+        f"{worst['twice']:,} {worst['kind']}{_of_sample(every, worst)} stand more than once in one source ({name}),"
+        " with the same counts at the same time, and count as often: a shipper sent them again, or logs were put"
+        " together; take the repeats out of it and read it anew: tracelens ingest --replace"
     )
     return [Warning("written_twice", text, {"twice": worst["twice"], "of": worst["records"]})]

@@ -23,7 +23,7 @@ select source_id, count(*) filter (forced_acceptance) as forced from selected gr
 """,
     "step_parts": f"""
 select run_id, epoch_us(ts) // {PART_S * 1_000_000} as part, sum(weight * step_ms) as spent,
-       sum(weight * time_rounds) as n, max(ts) as until, sum(batch_size) as batches, count(batch_size) as batches_told
+       sum(weight * time_rounds) as n, sum(batch_size) as batches, count(batch_size) as batches_told
 from strata
 where step_us is not null and ts is not null and not coalesce(has_prefill, false) and rolled_requests is null
 group by run_id, part
@@ -36,17 +36,13 @@ where {chosen}
 group by run_id, engine, surface, ts_basis
 """,
     "round_samples": f"""
-with rate as (
-  select greatest(1, sum(records) // {COPIES_ABOVE})::ubigint as of_copies,
-         greatest(1, sum(records) // {CLOCKS_ABOVE})::ubigint as of_clocks
-  from held where grain = 'round'
-)
 select engine, surface, run_id, request_id, source_id, count(*) as n, sum(drafted) as d, sum(accepted) as a,
        min(ts) as low, max(ts) as high, sum(step_us) as spent, max(round_index) as last_index,
-       bool_or(hash(request_id) % of_copies = 0) as for_copies, bool_or(hash(request_id) % of_clocks = 0) as for_clocks
-from rounds, rate
+       bool_or(is_sampled(hash(hash(request_id)), {COPIES_ABOVE})) as for_copies,
+       bool_or(is_sampled(hash(hash(request_id)), {CLOCKS_ABOVE})) as for_clocks
+from rounds
 where {{chosen}} and request_id is not null and rolled_requests is null
-      and (hash(request_id) % of_copies = 0 or hash(request_id) % of_clocks = 0)
+      and is_sampled(hash(hash(request_id)), {max(COPIES_ABOVE, CLOCKS_ABOVE)})
 group by engine, surface, run_id, request_id, source_id
 """,
 }
@@ -59,7 +55,19 @@ def of_parts() -> dict[str, str]:
 
 
 # Few rows of very many, which several alarms ask for (of `round_samples` up to some 100,000).
-_ONCE = ("chosen_sources", "round_stamps", "round_samples")
+_ONCE = ("round_stamps", "round_samples")
+
+
+def forced(con: duckdb.DuckDBPyConnection) -> int:
+    """How many chosen rows have simulated or forced acceptance."""
+    if "chosen_sources" not in kept(con):
+        # None in nearly all lakes, which the files' statistics tell; to count those of each source is a pass over all.
+        tables = ("runs", "rounds", "windows", "requests")
+        some = " or ".join(f"exists(from {table} where forced_acceptance)" for table in tables)
+        if con.execute(f"select {some}").fetchone() == (False,):
+            return 0
+    found = con.execute("select coalesce(sum(forced), 0)::bigint from chosen_sources").fetchone()
+    return int(found[0]) if found else 0
 
 
 def define(con: duckdb.DuckDBPyConnection) -> None:

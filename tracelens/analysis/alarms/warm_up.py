@@ -28,7 +28,7 @@ FIRST_REQUESTS = 10
 # One pass over the rounds, then a row every 5 s. A first part with larger batches is load, not warm-up.
 _STEPS = f"""
 with parts as (
-  select run_id, part, spent, n, until, batches / nullif(batches_told, 0) as batch from step_parts
+  select run_id, part, spent, n, batches / nullif(batches_told, 0) as batch from step_parts
 ), usual as (
   select run_id, median(spent / n) as usual, count(*) as parts from parts group by run_id
 ), ends as (
@@ -37,13 +37,14 @@ with parts as (
 ), split as (
   select p.run_id, sum(spent) filter (part < good) / sum(n) filter (part < good) as first,
          sum(spent) filter (part >= good) / sum(n) filter (part >= good) as rest,
-         sum(spent) / sum(n) as mean, max(until) filter (part < good) as until, min(part) as began,
+         sum(spent) / sum(n) as mean, max(part) filter (part < good) + 1 as until, min(part) as began,
          coalesce(sum(n) filter (part < good), 0) as first_n, sum(n) as n,
          count(*) filter (part < good) as slow, count(*) as parts,
          avg(batch) filter (part < good) as first_batch, avg(batch) filter (part >= good) as batch
   from parts p join ends using (run_id) group by p.run_id
 )
-select run_id, first, rest, mean / rest - 1 as effect, until, began * {PART_S} as began, first_n
+select run_id, first, rest, mean / rest - 1 as effect, make_timestamp(until * {PART_S}000000) as until,
+       began * {PART_S} as began, first_n
 from split
 where parts >= {LEAST_PARTS} and slow <= {LONGEST_SHARE} * parts and first_n >= {LEAST_ROUNDS}
   and first_n <= {LONGEST_SHARE} * n and first > {SLOWER} * rest and mean > {1 + MATTERS} * rest
@@ -80,10 +81,12 @@ def alarms(con: duckdb.DuckDBPyConnection) -> list[Warning]:
     if not found:
         return []
     worst = found[0]
-    until: datetime = worst["until"] + timedelta(seconds=1)
+    until: datetime = worst["until"]
     lasted = ""
-    if "began" in worst:
+    if steps:
         lasted = f" ({until.replace(tzinfo=UTC).timestamp() - worst['began']:.0f} s)"
+    else:
+        until += timedelta(seconds=1)  # that of the last request; a part ends where the next begins
     text = (
         f"run {worst['run_id']} warms up{more(len(found))}: its first {worst['first_n']:,.0f} {unit}{lasted} are "
         f"{worst['first'] / worst['rest']:.1f} times as slow as the rest (compilation, CUDA graphs, cold caches), "
