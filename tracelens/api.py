@@ -257,8 +257,8 @@ def open_lake(lake: str | os.PathLike[str] | None = None) -> Lake:
         >>> tracelens.open("lake")
         Lake(path=PosixPath('lake'))
     """
-    from tracelens.lake.connection import check
     from tracelens.lake.place import is_remote, lake_path
+    from tracelens.lake.whole import check
 
     place = lake if lake is not None else os.environ.get("TRACELENS_LAKE") or "lake"
     try:

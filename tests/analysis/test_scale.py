@@ -188,3 +188,18 @@ def test_files_with_other_columns_are_joined_by_name(lake: Path, tmp_path: Path)
     gone = pq.ParquetFile(older).metadata.num_rows
     with connection.connect(place) as con:
         assert con.execute(asked).fetchall() == [(accepted, context, sampled - gone, rows)]
+
+
+@pytest.mark.parametrize(("size", "ahead", "knows"), [
+    (1, None, True), (1, (None, None), True), (1 << 30, None, False), (1, (dt.date(2026, 4, 2), None), False),
+])  # fmt: skip
+def test_statistics_of_large_files_tell_what_need_not_be_computed(
+    lake: Path, monkeypatch: pytest.MonkeyPatch, size: int, ahead: tuple[dt.date | None, dt.date | None], knows: bool
+) -> None:
+    as_large(monkeypatch)
+    monkeypatch.setattr(connection, "LARGE_FILE", size)
+    with connection.connect(lake, grouped=False, ahead=ahead) as con:
+        [*_, (_, plan)] = con.execute("explain select count(*) from logged_rounds where not possible").fetchall()
+        assert ("1000000000000000" not in plan) is knows
+        assert "accepted <= drafted" in plan.replace("\n", " ")
+        assert con.execute("select count(*) from logged_rounds where not possible").fetchone() == (0,)

@@ -22,7 +22,7 @@ from tracelens.cli import run as command
 from tracelens.errors import InputError
 from tracelens.ingest.options import IngestOptions
 from tracelens.ingest.run import ingest
-from tracelens.lake import connection, mirror, objects
+from tracelens.lake import connection, mirror, objects, whole
 from tracelens.lake.bucket import Bucket
 from tracelens.lake.bucket_errors import AwayError
 from tracelens.lake.place import lake_path
@@ -268,7 +268,7 @@ def test_a_bucket_that_can_t_be_used_is_told_in_words(
     for key, value in change.items():
         monkeypatch.setenv(key, value) if value else monkeypatch.delenv(key)
     with pytest.raises(InputError, match=told) as error, reading(lake_path(name)):
-        connection.check(lake_path(name))
+        whole.check(lake_path(name))
     assert not any(value in str(error.value) for value in (*KEYS.values(), "127.0.0.1"))
 
 

@@ -7,16 +7,15 @@ import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelens.errors import InputError
-from tracelens.lake import damage, progress, views
-from tracelens.lake.schema import FACTS, SCHEMA_VERSION, TABLES, newer
+from tracelens.lake import damage, progress, views, whole
+from tracelens.lake.schema import FACTS, TABLES
 from tracelens.lake.snapshot import Reading
-from tracelens.lake.storage import Days, storage_of
+from tracelens.lake.storage import Days
 
 if TYPE_CHECKING:
     import duckdb
@@ -46,6 +45,8 @@ LARGE = 1 << 24
 #: And from so many windows and requests on, or five times as many rounds: each is a unit of the intervals' sums, 64
 #: columns wide, however few bytes it takes in a file. It costs an eighth more time, where half of the memory is saved.
 MANY = 100_000
+#: Files of rounds of this size (some 150,000) are worth their statistics, bytes.
+LARGE_FILE = 1 << 20
 #: That bound.
 MEMORY = "400MB"
 TWICE = "800MB"
@@ -103,13 +104,13 @@ def connect(
     Raises:
         InputError: there is no lake at that place, or only a part of one.
     """
-    check(lake)
+    whole.check(lake)
     reading = Reading(lake)
     try:
         con = silent()
         folders = reading.attach(con, ahead)
         files = {table: reading.of(table) for table in TABLES}
-        _check_whole(lake, files)
+        whole.check_whole(lake, files)
         if held:
             weakref.finalize(con, reading.release)
         else:
@@ -121,7 +122,8 @@ def connect(
             _bound(con)
         if bound:
             progress.opens(sum(len(files[name]) for name in FACTS))
-        _define_tables(con, lake, files, folders if lock else None, keep=keep)
+        joined = ["rounds"] if ahead in (None, (None, None)) and _are_large(files["rounds"]) else []
+        _define_tables(con, lake, files, folders if lock else None, joined, keep=keep)
     except BaseException:
         reading.release()
         raise
@@ -154,16 +156,17 @@ def connect_to(lake: Path, files: Mapping[str, Sequence[str]], threads: int) -> 
 
 
 def _define_tables(
-    con: duckdb.DuckDBPyConnection, lake: Path, files: dict[str, list[str]], folders: list[str] | None, *, keep: bool
-) -> None:
+    con: duckdb.DuckDBPyConnection, lake: Path, files: dict[str, list[str]], folders: list[str] | None,
+    joined: Collection[str], *, keep: bool,
+) -> None:  # fmt: skip
     con.execute("set timezone = 'UTC'")
     con.execute("set variable lake = $lake", {"lake": _plain(str(lake))})
     if folders is not None:
         con.execute("set allowed_directories = $1", [[*folders, *map(_plain, folders)]])
         con.execute("set enable_external_access = false")
     progress.connected(con)
-    _check_version(con, lake)
-    text = views.of_lake(con)
+    whole.check_version(con, lake)
+    text = views.of_lake(con, joined)
     size = _size(path for paths in files.values() for path in paths)
     tiny = keep and (size <= TINY or _recorded(con, _RECORDS) <= FEW)
     if tiny:
@@ -201,6 +204,12 @@ def _size(paths: Iterable[str]) -> float:
         return sum(Path(path).stat().st_size for path in paths)
     except OSError:
         return math.inf
+
+
+def _are_large(paths: Sequence[str]) -> bool:
+    """Whether files of this machine are so large that their statistics spare more than opening each of them takes."""
+    size = _size(paths)
+    return not math.isinf(size) and size >= LARGE_FILE * len(paths)
 
 
 def _bound(con: duckdb.DuckDBPyConnection) -> None:
@@ -333,45 +342,9 @@ def _keep_copies(con: duckdb.DuckDBPyConnection) -> None:
         )
 
 
-def _check_version(con: duckdb.DuckDBPyConnection, lake: Path) -> None:
-    """Refuse a lake of a newer tracelens before its columns are asked for what they may not hold any more."""
-    import duckdb
-
-    with suppress(duckdb.BinderException):  # a ledger of somebody else, without the column
-        found = con.execute(
-            "select max(schema_version) from read_parquet(getvariable('lake_files')['sources'], union_by_name = true)"
-        ).fetchone()
-        if found and (found[0] or 0) > SCHEMA_VERSION:
-            raise InputError(newer(lake, found[0]))
-
-
 def _plain(path: str) -> str:
     """A path as the pattern that finds it alone: what is special in one stands for itself here."""
     return re.sub(r"([*?\[])", r"[\1]", path)
-
-
-def check(lake: Path) -> None:
-    """Refuse a folder that holds no lake.
-
-    Raises:
-        InputError: there is no lake at that place.
-    """
-    if storage_of(lake).identity() is None:
-        raise InputError(
-            f"no lake at {lake}: run `tracelens ingest PATH… --lake {lake}` first, or name another with --lake"
-        )
-
-
-def _check_whole(lake: Path, files: dict[str, list[str]]) -> None:
-    """Every table of a lake has a file, if only one without rows."""
-    missing = [table for table in TABLES if not files[table]]
-    if missing:
-        # Without its ledger nobody knows what the lake held.
-        remedy = "" if "sources" in missing else ", or run `tracelens forget --missing`, which takes out what lost rows"
-        raise InputError(
-            f"the lake at {lake} is not whole: no file in {', '.join(f'{table}/' for table in missing)}. "
-            f"Copy it again with all of its folders{remedy}, or ingest its logs into a new one (--lake)"
-        )
 
 
 def define_grouping(con: duckdb.DuckDBPyConnection, asked: str | None = None) -> None:

@@ -16,10 +16,10 @@ from typing import Any
 from tracelens import logs
 from tracelens.errors import InputError
 from tracelens.lake import damage, ledger, missing, shared
-from tracelens.lake.connection import check
 from tracelens.lake.parquet import write_empty
 from tracelens.lake.snapshot import reading
 from tracelens.lake.store import EMPTY, Store, Transaction
+from tracelens.lake.whole import check
 from tracelens.wording import in_a_line, many
 
 log = logging.getLogger(__name__)

@@ -1,0 +1,51 @@
+"""Refusals of what is no lake, of one that is not whole, and of one of a newer tracelens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracelens.errors import InputError
+from tracelens.lake.schema import SCHEMA_VERSION, TABLES, newer
+from tracelens.lake.storage import storage_of
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+def check(lake: Path) -> None:
+    """Refuse a folder that holds no lake.
+
+    Raises:
+        InputError: there is no lake at that place.
+    """
+    if storage_of(lake).identity() is None:
+        raise InputError(
+            f"no lake at {lake}: run `tracelens ingest PATH… --lake {lake}` first, or name another with --lake"
+        )
+
+
+def check_whole(lake: Path, files: Mapping[str, Sequence[str]]) -> None:
+    """Every table of a lake has a file, if only one without rows."""
+    missing = [table for table in TABLES if not files[table]]
+    if missing:
+        # Without its ledger nobody knows what the lake held.
+        remedy = "" if "sources" in missing else ", or run `tracelens forget --missing`, which takes out what lost rows"
+        raise InputError(
+            f"the lake at {lake} is not whole: no file in {', '.join(f'{table}/' for table in missing)}. "
+            f"Copy it again with all of its folders{remedy}, or ingest its logs into a new one (--lake)"
+        )
+
+
+def check_version(con: duckdb.DuckDBPyConnection, lake: Path) -> None:
+    """Refuse a lake of a newer tracelens before its columns are asked for what they may not hold any more."""
+    import duckdb
+
+    with suppress(duckdb.BinderException):  # a ledger of somebody else, without the column
+        found = con.execute(
+            "select max(schema_version) from read_parquet(getvariable('lake_files')['sources'], union_by_name = true)"
+        ).fetchone()
+        if found and (found[0] or 0) > SCHEMA_VERSION:
+            raise InputError(newer(lake, found[0]))
