@@ -18,7 +18,7 @@ from tracelens.compact import plan
 from tracelens.compact.run import compact
 from tracelens.errors import InputError
 from tracelens.ingest.relabel import relabel
-from tracelens.lake import connection, journal, ledger, schema, shared
+from tracelens.lake import connection, journal, ledger, schema, shared, whole
 from tracelens.lake.forget import forget
 from tracelens.lake.schema import TABLES, table
 from tracelens.lake.snapshot import reading
@@ -142,7 +142,7 @@ def test_what_replaces_rows_finds_them(lake: Path, plain: Path, way: Callable[[P
 
 def test_an_older_tracelens_is_told(lake: Path, plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would look for a source's rows in files of its own, and leave them where they are."""
-    for module in (ledger, connection):
+    for module in (ledger, whole):
         monkeypatch.setattr(module, "SCHEMA_VERSION", schema.OWN_FILES)
     assert len(ledger.read(plain).entries) == FILES
     for use in (ledger.read, connection.connect):
