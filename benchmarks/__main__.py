@@ -36,17 +36,22 @@ def main() -> None:
     parser.add_argument("--mb", type=int, default=250, help="size of each input in MB (default 250)")
     parser.add_argument("--repeats", type=int, default=5, help="rounds; medians are printed (default 5)")
     parser.add_argument("--keep", type=Path, help="folder for the inputs, kept for another run")
+    parser.add_argument("--only", choices=("text", "json"), help="one kind of input")
     options = parser.parse_args()
     work = options.keep or Path(tempfile.mkdtemp(prefix="tracelens-bench-"))
     work.mkdir(parents=True, exist_ok=True)
     try:
-        _all(work, options.mb, options.repeats)
+        _head(options.mb, options.repeats)
+        if options.only != "json":
+            _text(work, options.mb, options.repeats)
+        if options.only != "text":
+            _json(work, options.mb, options.repeats)
     finally:
         if options.keep is None:
             shutil.rmtree(work, ignore_errors=True)
 
 
-def _all(work: Path, mb: int, repeats: int) -> None:
+def _head(mb: int, repeats: int) -> None:
     print(
         f"{mb} MB each, median of {repeats}; CPU seconds of whole processes, start-up included; ratios within one run"
     )
@@ -54,6 +59,9 @@ def _all(work: Path, mb: int, repeats: int) -> None:
         f"{'input':<26}{'floor':<22}{'floor s':>9}{'ours s':>9}{'ratio':>8}{'goal':>7}{'MB/s':>7}{'peak MB':>9}"
         f"{'wall s':>14}"
     )
+
+
+def _text(work: Path, mb: int, repeats: int) -> None:
     for name, share, goal in (("text, 10% records", 0.1, 8.0), ("text, 0.1% records", 0.001, 3.0)):
         path = _made(work / f"{share}-{mb}.log", lambda p, s=share: text_log(p, mb * 1_000_000, s))
         taken = in_turns(
@@ -61,6 +69,9 @@ def _all(work: Path, mb: int, repeats: int) -> None:
             repeats,
         )
         _row(name, "grep -c -F, 2 needles", taken["floor"], taken["ours"], goal, mb)
+
+
+def _json(work: Path, mb: int, repeats: int) -> None:
     for name, broken in (("JSON lines, clean", 0.0), ("JSON lines, 1% broken", 0.01)):
         path = _made(
             work / f"rounds-{broken}-{mb}.jsonl", lambda p, b=broken: json_lines(p, mb * 1_000_000, b, cut=None)
