@@ -133,6 +133,7 @@ def take(
     try:
         with heard() as said, pytest.MonkeyPatch.context() as monkeypatch, inline():
             monkeypatch.setattr(ranges, "SMALLEST", 0)
+            monkeypatch.setattr(ranges, "DENSE", 0)
             if not walked:
                 monkeypatch.setattr("tracelens.ingest.quick.plan_of", lambda head, shape: None)
             staged = stage(job, ENGINES, Labels(None, (), constants))

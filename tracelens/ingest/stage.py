@@ -17,7 +17,7 @@ from tracelens.ingest.digest import Digest
 from tracelens.ingest.labels import Labels
 from tracelens.ingest.options import Staged
 from tracelens.ingest.parts import InParts
-from tracelens.ingest.ranges import is_large, read_ranges
+from tracelens.ingest.ranges import is_dense, is_large, read_ranges
 from tracelens.ingest.read import Reading, read, read_lines
 from tracelens.ingest.refused import Refused
 from tracelens.ingest.rows import Naming, run_rows_of
@@ -52,7 +52,7 @@ def _staged(job: Job, engines: Sequence[Engine], labels: Labels, progress: Calla
     if quick is not None:
         return quick
     if file.path is not None:
-        ways = (job.processes, 1) if job.processes > 1 and is_large(file) else (1,)
+        ways = (job.processes, 1) if job.processes > 1 and is_large(file) and is_dense(file, engines) else (1,)
         for processes in ways:
             parts = _parts(job, engines, labels)
             try:
