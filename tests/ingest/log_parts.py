@@ -68,6 +68,7 @@ def staged(path: Path, folder: Path, part: int, **options: Any) -> tuple[Staged,
     job = Job(file, IngestOptions(**options), {}, (), {}, {}, folder, redaction, 1 if size is None else 2)
     with (
         patch.object(ranges, "SMALLEST", 0),
+        patch.object(ranges, "DENSE", 0),
         patch.object(ranges, "RANGE", size),
         patch.object(ranges, "_STEP", 7),
         inline(),
