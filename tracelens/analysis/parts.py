@@ -146,7 +146,7 @@ def answer(common: Common, part: Any) -> dict[str, bytes]:
             con.register("arrived", _table(stream))
             con.execute(f"create or replace table kept_{name} as select * from arrived")
             con.execute(f"create or replace view {name} as select * from kept_{name}")
-        if con.execute("select exists(from request_traits)").fetchone() == (False,):
+        if "request_traits" in common.known and not _table(common.known["request_traits"]).num_rows:
             label_no_rounds(con)
         for statement in common.asked:
             con.execute(statement)
