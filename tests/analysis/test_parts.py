@@ -107,7 +107,6 @@ def same(one: Any, other: Any, where: str = "") -> None:
         assert one == other, where
 
 
-@pytest.mark.long
 def test_parts_answer_as_the_whole(lake: Path) -> None:
     """Requests lie in both parts, task types are known to the requests alone, one run is of windows."""
     elsewhere, question = Elsewhere(), Question(baseline="off")
@@ -117,6 +116,19 @@ def test_parts_answer_as_the_whole(lake: Path) -> None:
     assert len(set(elsewhere.tasks)) > 2, "the rest, and at least two days"
     assert [s["key"]["task_type"] for s in whole["strata"]] == ["chat", "code", None]
     assert whole["total"]["speedup_step"] is not None
+
+
+@pytest.mark.long
+def test_and_where_every_round_knows_its_task(tmp_path: Path) -> None:
+    """Nothing is joined with requests there, in any part."""
+    found = [rows("k4", 4, 1), rows("off", 0, 3)]
+    told = {"temperature": 0.5, "top_p": 1.0}
+    rounds = [{**row, **told, "task_type": ("chat", "code")[n % 2]} for some, _ in found for n, row in enumerate(some)]
+    runs = [{"run_id": "k4"}, {"run_id": "off", "role": "baseline"}]
+    place = write_lake(tmp_path / "lake", rounds=rounds, runs=runs)
+    whole = as_json(report(place, Question(baseline="off")))
+    same(whole, as_json(report(place, Question(baseline="off"), Elsewhere())))
+    assert [s["key"]["task_type"] for s in whole["strata"]] == ["chat", "code"]
 
 
 def test_a_query_in_a_filter_is_refused(lake: Path) -> None:
