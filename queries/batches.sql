@@ -1,5 +1,5 @@
 -- Question: what do batches waste, and which class makes the others of its batch pay?
--- Inputs: views strata (rounds with a draft length), held. Cost view: a step counts once.
+-- Inputs: view strata (rounds with a draft length), variable rounds_held. Cost view: a step counts once.
 -- Output, one row a stratum and one for all (stratum IS NULL):
 --   verify_waste      1 - emitted / (drafted + 1): verified positions that gave no token
 --   padding_waste     1 - sum(d + 1) / sum(longest d + 1 of the step): positions that an engine which pads every
@@ -14,7 +14,7 @@
 --                     x what a position adds to the verify pass; NULL where draft lengths or batches do not tell that
 --   verify_ms_per_position  what one more verified position of a step adds to its verify pass, ms (slope within runs)
 -- Basis: rounds; weighted; steps with prefill, which plain decoding has too, are left out of times, and of the tokens
--- and positions beside them. Beyond two million rounds one step in so many
+-- and positions beside them. Beyond two million rounds (rounds_held; all of them without it) one step in so many
 -- tells what is told of steps; mixed_steps and mixed_rounds are scaled up then. Rolled-up rounds name no step: what
 -- needs one is told of the single rounds, and mixed_steps and mixed_rounds are NULL; their step_share is a mean.
 with wholes as (
