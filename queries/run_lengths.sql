@@ -1,6 +1,6 @@
 -- Question: how long are the runs of accepted drafts, from which any other draft length can be replayed?
--- Inputs: views strata, runs. Variables: replay_seed (default 7), replay_rounds (rounds that make a trace long enough, 20),
--- rounds_held (rounds of the lake; without it the trace is all of them).
+-- Inputs: views strata, runs. Variables: replay_seed (default 7), replay_rounds (rounds that make a trace long enough,
+-- 20), rounds_held (rounds of the lake; without it the trace is all of them).
 -- Output, one row a stratum (all: stratum IS NULL) and bucket of independent units:
 --   trace_k          K of the runs that were taken: the longest with enough rounds of more than one request in effect,
 --                    else the longest of more than one, else the longest
