@@ -76,8 +76,8 @@ create or replace macro fits_double(x) as coalesce(isfinite(x) and x >= 0 and x 
 create or replace macro is_weight(x) as coalesce(isfinite(x) and x >= 1e-9 and x <= 1e9, true);
 
 -- A sample of large lakes: one in so many, so that about `most` rounds are left, and what has a hash below its part of
--- all. Told by the variable `rounds_held`, how many rounds the lake has, a constant that the plan looks at first, before
--- columns are made and joined; without it nothing is left out. Hash twice: hash(a, b) alone depends on how a and b do.
+-- all. The variable `rounds_held` says how many rounds the lake has: a constant, which the plan looks at before columns
+-- are made and joined; without it nothing is left out. Hash twice: hash(a, b) alone depends on how a and b do.
 create or replace macro one_in(most) as greatest(1, coalesce(getvariable('rounds_held')::bigint, 0) // most);
 create or replace macro is_sampled(hashed, most) as hashed <= 18446744073709551615::ubigint // one_in(most)::ubigint;
 
@@ -267,7 +267,8 @@ with scraped as (
   select process, place, list(growth order by i) as growth from differenced group by process, place
 )
 select p.source_id, p.source_line, p.surface, g.growth, coalesce(list_max(g.growth) > 0, false) as grew,
-       lag(p.source_id) over start as other_id, p.counters_since is null as by_name, greatest(lag(p.ts_end) over start, p.ts_start) as since,
+       lag(p.source_id) over start as other_id, p.counters_since is null as by_name,
+       greatest(lag(p.ts_end) over start, p.ts_start) as since,
        coalesce(other_id <> p.source_id, false) as continues
 from placed p join starts s using (process, place) join grown g using (process, place)
 anti join refuted using (process)
