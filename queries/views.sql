@@ -897,7 +897,8 @@ select stratum, traffic, engine, model, batch_bucket, context_bucket, run_id, st
        weight * step_ms as every_t, weight * case when step_ms is not null then time_rounds end as every_n,
        weight * case when decodes and is_timed then time_rounds end as w, decodes
 from shared
-where (decodes or step_ms is not null) and is_sampled(hash(hash(run_id, coalesce(step_id, request_id))), 1000000);
+where (decodes or step_ms is not null)
+      and is_sampled(hash(hash(run_id, step_id, case when step_id is null then hash(request_id, ts) end)), 1000000);
 
 -- Plain steps and decoding of what ran without speculation, by unit, ms. mates, mates_t, mates_tt: what requests of one
 -- step share; sums of (rows in the step - 1) times 1, t and t^2, by the square of the weight: of a row of many rounds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import duckdb
 import pytest
+from lakes import Row, write_lake
 from test_scale import as_large
 
 from tracelens.analysis import selection
@@ -46,6 +48,22 @@ def con(lake: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[duckdb.DuckDBPy
     opened.execute("set variable rounds_held = 5000000")
     opened.execute("create temp table chosen_runs as select distinct run_id from strata")
     looked_at.define(opened)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def rolled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Rolled-up rounds of requests without an id, a row a minute."""
+    as_large(monkeypatch)
+    rounds: list[Row] = [
+        {"run_id": "r", "ts": dt.datetime(2026, 4, 1) + dt.timedelta(minutes=n), "drafted": 3, "accepted": 1,
+         "step_us": 20_000, "step_share": 0.25, "batch_size": 4, "weight": 9.0, "rolled_requests": 2}
+        for n in range(400)
+    ]  # fmt: skip
+    opened = connection.connect(write_lake(tmp_path / "lake", rounds=rounds, runs=[{"run_id": "r"}]), keep=True)
+    selection.keep_small_tables(opened)
+    selection.define_strata(opened, selection.Selection(by=()))
     yield opened
     opened.close()
 
@@ -95,3 +113,12 @@ def test_steps_stay_whole(con: duckdb.DuckDBPyConnection) -> None:
     assert 0.15 < len(found) / len(every) < 0.25
     assert {row[:3] for row in found} <= every
     assert {row[3] for row in found} == {5}
+
+
+def test_a_run_of_rolled_up_rounds_is_not_taken_as_a_whole(rolled: duckdb.DuckDBPyConnection) -> None:
+    taken = "select count(*), count(distinct every) from shared_steps"
+    assert rolled.execute(taken).fetchone() == (400, 1)
+    rolled.execute("set variable rounds_held = 5000000")
+    found = rolled.execute(taken).fetchone()
+    assert found is not None
+    assert 50 < found[0] < 110
