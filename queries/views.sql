@@ -73,6 +73,9 @@ create or replace macro fits(x) as coalesce(x >= 0 and x <= 1000000000000000, tr
 -- leave NaN out.
 create or replace macro fits_double(x) as coalesce(isfinite(x) and x >= 0 and x <= 1e15, true);
 
+-- A time that no clock shows: DuckDB has two.
+create or replace macro is_time(x) as coalesce(isfinite(x), true);
+
 create or replace macro is_weight(x) as coalesce(isfinite(x) and x >= 1e-9 and x <= 1e9, true);
 
 -- A sample of large lakes: one in so many, so that about `most` rounds are left, and what has a hash below its part of
@@ -104,7 +107,7 @@ select *,
        and fits(sample_us) and fits(rollback_us) and fits(repack_us) and fits(emit_lag_us) and fits(step_us)
        and coalesce(num_speculative_tokens <= 65536, true) and coalesce(top_p <= 1, true)
        and coalesce(step_share >= 1e-10 and step_share <= 1, true) and coalesce(drafted <= 65536, true)
-       and coalesce(accepted <= drafted, true) and coalesce(emitted - 1 <= accepted, true) as possible
+       and coalesce(accepted <= drafted, true) and coalesce(emitted - 1 <= accepted, true) and is_time(ts) as possible
 from (
   select null::bigint as rolled_requests, null::double as rolled_squares, null::bigint as rolled_longest where false
   union all by name
@@ -120,7 +123,7 @@ select *,
        and fits(repack_us) and fits(step_us) and fits_double(draft_ms_per_token) and fits(emit_lag_us)
        and fits(round_us) and fits(rounds_timed) and fits(preemptions) and fits(generated_tokens)
        and fits(prompt_tokens) and fits(running) and fits(waiting) and fits_double(kv_cache_usage)
-       and fits(v0_matched)
+       and fits(v0_matched) and is_time(ts_start) and is_time(ts_end)
        and coalesce(num_speculative_tokens <= 65536, true) and coalesce(top_p <= 1, true)
        and coalesce(kv_cache_usage <= 1, true) and coalesce(accepted <= drafted, true)
        and coalesce(drafted * 1e0 <= rounds * 65536e0, true)
@@ -143,6 +146,7 @@ select *,
        and fits(prompt_tokens) and fits(output_tokens) and fits(cached_tokens) and fits(iterations) and fits(rounds)
        and fits(drafted) and fits(accepted) and fits(emitted) and fits(draft_us) and fits(target_us) and fits(ttft_us)
        and fits(decode_us) and fits(e2e_us) and fits(queue_us) and fits_double(tpot_us) and fits(preemptions)
+       and is_time(ts_start) and is_time(ts_first_token) and is_time(ts_end)
        and coalesce(num_speculative_tokens <= 65536, true) and coalesce(top_p <= 1, true)
        and coalesce(accepted <= drafted, true) and coalesce(drafted * 1e0 <= rounds * 65536e0, true)
        and (accepted_hist is null

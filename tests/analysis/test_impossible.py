@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from lakes import Row, write_lake
 
 from tracelens import api
-from tracelens.engines.generic.block import broken_identities
+from tracelens.engines.generic import block
 from tracelens.engines.generic.rules import IDENTITIES, NOT_READ
 from tracelens.lake.connection import connect
 from tracelens.lake.schema import FACTS, table
 
 DAY = dt.datetime(2026, 5, 1, 12)
 NAN, INF = float("nan"), float("inf")
+NEVER = (2**63 - 1, -(2**63) + 1)  # what DuckDB takes for an infinite time
 CLAIM = "alpha=.7,rho=.1,k=3"
 
 ROUND: Row = {
@@ -85,6 +86,10 @@ BAD: list[tuple[str, Row]] = [
     *(("rounds", {"step_share": v}) for v in (NAN, 0.0, 1.5, 1e-300)),
     *(("rounds", {"temperature": v}) for v in (NAN, INF, -1.0)),
     ("rounds", {"num_speculative_tokens": 2**31 - 1}),
+    *(("rounds", {"ts": v}) for v in NEVER),
+    ("windows", {"ts_end": NEVER[0]}),
+    ("requests", {"ts_end": NEVER[0]}),
+    ("requests", {"ts_start": NEVER[1]}),
     ("windows", {"running": 2**62}),
     ("windows", {"accepted_per_pos": [2**62, 2**62, 2**62]}),
     ("windows", {"accepted_per_pos": [1, 3, 8]}),
@@ -161,9 +166,11 @@ def _broken(name: str, frame: pl.DataFrame) -> list[set[str]]:
     with pytest.MonkeyPatch.context() as patch:
         for one in left:
             patch.setattr("tracelens.engines.generic.block.IDENTITIES", {name: [one]})
-            for line, why in enumerate(broken_identities(name, frame).to_list()):
+            block._identities.cache_clear()
+            for line, why in enumerate(block.broken_identities(name, frame).to_list()):
                 if why is not None:
                     found[line].add(why)
+    block._identities.cache_clear()
     return found
 
 

@@ -51,7 +51,8 @@ def is_dense(file: SourceFile, engines: Sequence[Engine]) -> bool:
     for at in (0, (file.size or 0) // 2, (file.size or 0) - 2 * _STEP):
         span = next(spans_of(file, _STEP, at), None)
         if span is not None:
-            found = read_span(file, engines, span)
+            start, end = span
+            found = read_span(file, engines, (start, min(end, start + RANGE)))  # a line may be longer
             rows += sum(f.height for p in found.parsed.values() for frames in p.frames.values() for f in frames)
             lines += found.lines
     return rows >= DENSE * lines

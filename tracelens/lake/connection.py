@@ -172,13 +172,32 @@ def _define_tables(
     if tiny:
         # Sums come out the same to the last digit, and nothing here is worth a second thread.
         con.execute("set threads = 1")
-    for statement in con.extract_statements(text):
-        con.execute(statement)
-        name = _VIEW.search(statement.query)
-        if keep and name is not None and name[1] in (_OF_LAKE if tiny else _BY_COMMIT):
-            keep_view(con, name[1])
+    with _of_known_types(con, lake):
+        for statement in con.extract_statements(text):
+            con.execute(statement)
+            name = _VIEW.search(statement.query)
+            if keep and name is not None and name[1] in (_OF_LAKE if tiny else _BY_COMMIT):
+                keep_view(con, name[1])
     if not tiny:
         _keep_copies(con)
+
+
+@contextmanager
+def _of_known_types(con: duckdb.DuckDBPyConnection, lake: Path) -> Iterator[None]:
+    """Define views; where columns are of other types than they ask for, the error names the first.
+
+    Raises:
+        InputError: so it is.
+    """
+    import duckdb
+
+    try:
+        yield
+    except (duckdb.BinderException, duckdb.ConversionException, duckdb.TypeMismatchException) as error:
+        other = whole.of_other_types(con, lake)
+        if other is None:
+            raise
+        raise other from error
 
 
 def set_files(con: duckdb.DuckDBPyConnection, files: Mapping[str, Sequence[str]]) -> None:

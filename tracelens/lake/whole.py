@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.errors import InputError
-from tracelens.lake.schema import SCHEMA_VERSION, TABLES, newer
+from tracelens.lake.schema import SCHEMA_VERSION, TABLES, newer, table
 from tracelens.lake.storage import storage_of
 
 if TYPE_CHECKING:
@@ -37,6 +37,37 @@ def check_whole(lake: Path, files: Mapping[str, Sequence[str]]) -> None:
             f"the lake at {lake} is not whole: no file in {', '.join(f'{table}/' for table in missing)}. "
             f"Copy it again with all of its folders{remedy}, or ingest its logs into a new one (--lake)"
         )
+
+
+def of_other_types(con: duckdb.DuckDBPyConnection, lake: Path) -> InputError | None:
+    """An error that names the first column of a file that is not of the kind that tracelens writes; None: none is.
+
+    Numbers of other widths, and columns that nobody knows, are none of its business.
+    """
+    import duckdb
+
+    for name in TABLES:
+        types = table(name).duckdb_types()
+        paths = con.execute("select unnest(getvariable('lake_files')[$1]) order by all", [name]).fetchall()
+        for (path,) in paths:
+            columns: list[tuple[str, ...]] = []
+            with suppress(duckdb.Error):  # a broken file, which is told where it is read
+                columns = con.execute("describe from read_parquet($1, hive_partitioning = false)", [path]).fetchall()
+            for column, kind, *_ in columns:
+                if column in types and _kind(kind) != _kind(types[column]):
+                    file = Path(path).relative_to(lake) if Path(path).is_relative_to(lake) else path
+                    return InputError(
+                        f"{lake}/{file}: its column {column} is {kind} where a lake has {types[column]}: it is not"
+                        " tracelens' own; move it away, or write it anew with the types that `tracelens schema` names"
+                    )
+    return None
+
+
+def _kind(type_: str) -> str:
+    is_number = not type_.endswith("]") and type_.rstrip("0123456789(,) ").endswith(
+        ("INT", "INTEGER", "FLOAT", "DOUBLE", "DECIMAL")
+    )
+    return "number" if is_number else type_
 
 
 def check_version(con: duckdb.DuckDBPyConnection, lake: Path) -> None:
