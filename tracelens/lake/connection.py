@@ -172,7 +172,7 @@ def _define_tables(
     if tiny:
         # Sums come out the same to the last digit, and nothing here is worth a second thread.
         con.execute("set threads = 1")
-    with _of_known_types(con, lake):
+    with _of_known_types(con):
         for statement in con.extract_statements(text):
             con.execute(statement)
             name = _VIEW.search(statement.query)
@@ -183,7 +183,7 @@ def _define_tables(
 
 
 @contextmanager
-def _of_known_types(con: duckdb.DuckDBPyConnection, lake: Path) -> Iterator[None]:
+def _of_known_types(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
     """Define views; where columns are of other types than they ask for, the error names the first.
 
     Raises:
@@ -194,7 +194,7 @@ def _of_known_types(con: duckdb.DuckDBPyConnection, lake: Path) -> Iterator[None
     try:
         yield
     except (duckdb.BinderException, duckdb.ConversionException, duckdb.TypeMismatchException) as error:
-        other = whole.of_other_types(con, lake)
+        other = whole.of_other_types(con)
         if other is None:
             raise
         raise other from error

@@ -1,7 +1,8 @@
-"""Refusals of what is no lake, of one that is not whole, and of one of a newer tracelens."""
+"""Refusals of what is no lake, of one that is not whole or holds columns of other kinds, and of a newer one."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -39,7 +40,7 @@ def check_whole(lake: Path, files: Mapping[str, Sequence[str]]) -> None:
         )
 
 
-def of_other_types(con: duckdb.DuckDBPyConnection, lake: Path) -> InputError | None:
+def of_other_types(con: duckdb.DuckDBPyConnection) -> InputError | None:
     """An error that names the first column of a file that is not of the kind that tracelens writes; None: none is.
 
     Numbers of other widths, and columns that nobody knows, are none of its business.
@@ -55,9 +56,9 @@ def of_other_types(con: duckdb.DuckDBPyConnection, lake: Path) -> InputError | N
                 columns = con.execute("describe from read_parquet($1, hive_partitioning = false)", [path]).fetchall()
             for column, kind, *_ in columns:
                 if column in types and _kind(kind) != _kind(types[column]):
-                    file = Path(path).relative_to(lake) if Path(path).is_relative_to(lake) else path
+                    file = re.sub(r"\[([*?\[])\]", r"\1", path)  # out of a pattern that matches it alone
                     return InputError(
-                        f"{lake}/{file}: its column {column} is {kind} where a lake has {types[column]}: it is not"
+                        f"{file}: its column {column} is {kind} where a lake has {types[column]}: it is not"
                         " tracelens' own; move it away, or write it anew with the types that `tracelens schema` names"
                     )
     return None
