@@ -38,18 +38,24 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.fixture(scope="module")
+def large(lake: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        as_large(monkeypatch)
+        opened = connection.connect(lake, keep=True)
+        selection.keep_small_tables(opened)
+        selection.define_strata(opened, selection.Selection(by=("task_type",)))
+        opened.execute("create temp table chosen_runs as select distinct run_id from strata")
+        looked_at.define(opened)
+        yield opened
+        opened.close()
+
+
 @pytest.fixture
-def con(lake: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[duckdb.DuckDBPyConnection]:
+def con(large: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
     """A lake of five million rounds, as it seems: of a million one in five is looked at."""
-    as_large(monkeypatch)
-    opened = connection.connect(lake, keep=True)
-    selection.keep_small_tables(opened)
-    selection.define_strata(opened, selection.Selection(by=("task_type",)))
-    opened.execute("set variable rounds_held = 5000000")
-    opened.execute("create temp table chosen_runs as select distinct run_id from strata")
-    looked_at.define(opened)
-    yield opened
-    opened.close()
+    large.execute("set variable rounds_held = 5000000")
+    return large
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ LINE = (
 )
 
 
-@pytest.fixture(params=["tiny", "small", "large"])
+@pytest.fixture(params=["tiny", pytest.param("small", marks=pytest.mark.long), "large"])
 def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two days, read by each road."""
     if request.param != "tiny":
@@ -38,7 +38,7 @@ def rewrite(path: Path, column: str, kind: pa.DataType) -> None:
     pq.write_table(written.set_column(written.schema.get_field_index(column), column, cells), path)
 
 
-@pytest.mark.parametrize("everywhere", [False, True], ids=["one", "all"])
+@pytest.mark.parametrize("everywhere", [False, pytest.param(True, marks=pytest.mark.long)], ids=["one", "all"])
 @pytest.mark.parametrize(
     ("column", "kind", "is_told"),
     [
