@@ -168,6 +168,17 @@ def test_of_many_requests_a_sample_is_looked_at(tmp_path: Path, monkeypatch: pyt
     assert 40 < found.evidence["twice"] == found.evidence["of"] < 200
 
 
+def test_and_of_many_that_two_sources_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = [row for source in ("a", "b") for row in timed_requests(400, source_id=source)]
+    lake = write_lake(tmp_path, requests=both, sources=told("a", "b", requests=400))
+    whole = said(lake)["ingested_twice"].evidence
+    assert whole["twice"] == whole["of"] > 300
+    monkeypatch.setattr(duplicates, "COPIES_ABOVE", 200)
+    found = said(lake)["ingested_twice"]
+    assert "requests of a sample (1 in 3) are in the lake twice" in found.text
+    assert 80 < found.evidence["twice"] == found.evidence["of"] < 180
+
+
 def test_ids_that_are_used_again_are_not_written_twice(tmp_path: Path) -> None:
     later = dt.timedelta(hours=1)
     requests = timed_requests(source_id="a")

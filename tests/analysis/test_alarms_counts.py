@@ -53,6 +53,20 @@ def test_forced_acceptance_is_told_once(tmp_path: Path) -> None:
     assert "acceptance_too_good" not in codes
 
 
+@pytest.mark.parametrize("where", ["runs", "rounds", "windows", "requests"])
+def test_forced_acceptance_is_told_wherever_it_stands(tmp_path: Path, where: str) -> None:
+    forced: dict[str, list[dict[str, Any]]] = {
+        "runs": [{"run_id": "f", "forced_acceptance": True}],
+        "rounds": [{"run_id": "f", "drafted": 4, "accepted": 4, "forced_acceptance": True}],
+        "windows": [{"run_id": "f", "rounds": 9, "drafted": 36, "accepted": 36, "forced_acceptance": True}],
+        "requests": [{"run_id": "f", "rounds": 9, "drafted": 36, "accepted": 36, "forced_acceptance": True}],
+    }
+    logged = [*rounds(drawn(0.6, 200)), *([{"run_id": "f", "drafted": 4, "accepted": 4}] if where == "runs" else [])]
+    tables = {where: forced[where], "rounds": logged + (forced["rounds"] if where == "rounds" else [])}
+    found = reported(write_lake(tmp_path, **tables))
+    assert found["forced_acceptance"].evidence == {"rows": 1}
+
+
 def test_nothing_accepted(tmp_path: Path) -> None:
     found = said(write_lake(tmp_path / "none", rounds=rounds(np.zeros(100))))["acceptance_near_zero"]
     assert "draft head" in found.text

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import copy
+import fnmatch
 import pickle
+import re
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tracelens.cli import run as command
 from tracelens.errors import InputError
 from tracelens.ingest.options import IngestOptions
 from tracelens.ingest.redact import redaction_of
 from tracelens.lake import connection, ledger, mirror, objects
-from tracelens.lake.place import ObjectPath, extra_of, is_remote, lake_path, url_of
+from tracelens.lake.place import ObjectPath, extra_of, is_remote, lake_path, path_of, pattern_of, url_of
 from tracelens.lake.salt import VARIABLE
 from tracelens.lake.storage import storage_of
 
@@ -101,3 +105,11 @@ def test_a_bucket_keeps_no_salt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_tiny_lake_is_one_size_everywhere() -> None:
     assert mirror.TINY == connection.TINY
+
+
+@given(st.text("[]*?a/"))
+def test_a_pattern_matches_its_path_alone(path: str) -> None:
+    pattern = pattern_of(path)
+    assert path_of(pattern) == path
+    assert fnmatch.fnmatchcase(path, pattern)
+    assert re.fullmatch(r"(?:[^*?\[]|\[[*?\[]\])*", pattern)  # nothing special is left

@@ -21,6 +21,7 @@ from tracelens.errors import InputError
 from tracelens.executors import Executor
 from tracelens.lake import progress
 from tracelens.lake.connection import connect_to, keep_view, label_no_rounds
+from tracelens.lake.place import path_of
 from tracelens.lake.schema import FACTS, TABLES
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Parts:
         self._executor = executor
         row = con.execute("select getvariable('lake_files')").fetchone()
         files: dict[str, list[str]] = row[0] if row else {}
-        self._files = {name: [_whole(path) for path in files[name]] for name in TABLES}
+        self._files = {name: [str(Path(path_of(path)).absolute()) for path in files[name]] for name in TABLES}
         self._rounds = _dealt(self._files["rounds"], executor.slots)
 
     def keep_of_lake(self) -> None:
@@ -206,11 +207,6 @@ def _dealt(files: Sequence[str], slots: int) -> list[tuple[str, ...]]:
 
 def _smallest(files: Sequence[str]) -> str:
     return min(files, key=lambda path: Path(path).stat().st_size)
-
-
-def _whole(path: str) -> str:
-    """An absolute path out of a pattern that matches it alone, as the connection holds it."""
-    return str(Path(path.replace("[[]", "[").replace("[*]", "*").replace("[?]", "?")).absolute())
 
 
 def _value(con: duckdb.DuckDBPyConnection, name: str) -> Any:

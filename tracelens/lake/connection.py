@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracelens.lake import damage, progress, views, whole
+from tracelens.lake.place import pattern_of
 from tracelens.lake.schema import FACTS, TABLES
 from tracelens.lake.snapshot import Reading
 from tracelens.lake.storage import Days
@@ -146,9 +147,9 @@ def connect_to(lake: Path, files: Mapping[str, Sequence[str]], threads: int) -> 
     con = silent()
     con.execute("set threads = $1", [threads])
     con.execute("set timezone = 'UTC'")
-    con.execute("set variable lake = $1", [_plain(str(lake))])
+    con.execute("set variable lake = $1", [pattern_of(str(lake))])
     set_files(con, files)
-    con.execute("set allowed_directories = $1", [[str(lake), _plain(str(lake))]])
+    con.execute("set allowed_directories = $1", [[str(lake), pattern_of(str(lake))]])
     con.execute("set enable_external_access = false")
     con.execute(views.of_lake(con))
     _keep_copies(con)
@@ -160,9 +161,9 @@ def _define_tables(
     joined: Collection[str], *, keep: bool,
 ) -> None:  # fmt: skip
     con.execute("set timezone = 'UTC'")
-    con.execute("set variable lake = $lake", {"lake": _plain(str(lake))})
+    con.execute("set variable lake = $lake", {"lake": pattern_of(str(lake))})
     if folders is not None:
-        con.execute("set allowed_directories = $1", [[*folders, *map(_plain, folders)]])
+        con.execute("set allowed_directories = $1", [[*folders, *map(pattern_of, folders)]])
         con.execute("set enable_external_access = false")
     progress.connected(con)
     whole.check_version(con, lake)
@@ -206,7 +207,7 @@ def set_files(con: duckdb.DuckDBPyConnection, files: Mapping[str, Sequence[str]]
     The largest goes first: DuckDB takes the first for all when it guesses how many rows there are. Behind the zero-row
     file that keeps a table alive it guesses none, and makes hash tables of the rounds to look the requests up in them.
     """
-    named = {table: [_plain(path) for path in _largest_first(paths)] for table, paths in files.items()}
+    named = {table: [pattern_of(path) for path in _largest_first(paths)] for table, paths in files.items()}
     con.execute("set variable lake_files = $files", {"files": named})
 
 
@@ -359,11 +360,6 @@ def _keep_copies(con: duckdb.DuckDBPyConnection) -> None:
         con.execute(
             "create view copied_lines as select null::varchar as source_id, null::bigint as source_line where false"
         )
-
-
-def _plain(path: str) -> str:
-    """A path as the pattern that finds it alone: what is special in one stands for itself here."""
-    return re.sub(r"([*?\[])", r"[\1]", path)
 
 
 def define_grouping(con: duckdb.DuckDBPyConnection, asked: str | None = None) -> None:

@@ -36,6 +36,16 @@ class ObjectPath(_Base):
         return f"ObjectPath({str(self)!r})"
 
 
+def pattern_of(path: str) -> str:
+    """The pattern that matches a path alone: what is special in one stands for itself."""
+    return re.sub(r"([*?\[])", r"[\1]", path)
+
+
+def path_of(pattern: str) -> str:
+    """The path that `pattern_of` made a pattern of."""
+    return re.sub(r"\[([*?\[])\]", r"\1", pattern)
+
+
 def lake_path(text: str | os.PathLike[str]) -> Path:
     """The place that a text names: a URL of a known scheme, else a folder.
 

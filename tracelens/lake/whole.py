@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.errors import InputError
+from tracelens.lake.place import path_of
 from tracelens.lake.schema import SCHEMA_VERSION, TABLES, newer, table
 from tracelens.lake.storage import storage_of
 
@@ -56,9 +56,8 @@ def of_other_types(con: duckdb.DuckDBPyConnection) -> InputError | None:
                 columns = con.execute("describe from read_parquet($1, hive_partitioning = false)", [path]).fetchall()
             for column, kind, *_ in columns:
                 if column in types and _kind(kind) != _kind(types[column]):
-                    file = re.sub(r"\[([*?\[])\]", r"\1", path)  # out of a pattern that matches it alone
                     return InputError(
-                        f"{file}: its column {column} is {kind} where a lake has {types[column]}: it is not"
+                        f"{path_of(path)}: its column {column} is {kind} where a lake has {types[column]}: it is not"
                         " tracelens' own; move it away, or write it anew with the types that `tracelens schema` names"
                     )
     return None

@@ -140,7 +140,8 @@ group by c.source_id, c.other_id order by windows desc, name, other
 
 def alarms(con: duckdb.DuckDBPyConnection) -> list[Warning]:
     """Records of one surface that two sources hold alike: those that count once, and those that count twice."""
-    return [*_counted_once(con), *_continued(con), *_counted_twice(con), *_written_twice(con)]
+    every = _one_in(con)
+    return [*_counted_once(con), *_continued(con), *_counted_twice(con, every), *_written_twice(con, every)]
 
 
 def _counted_once(con: duckdb.DuckDBPyConnection) -> list[Warning]:
@@ -180,8 +181,7 @@ def _continued(con: duckdb.DuckDBPyConnection) -> list[Warning]:
     return [Warning("continued", text, evidence)]
 
 
-def _counted_twice(con: duckdb.DuckDBPyConnection) -> list[Warning]:
-    every = _one_in(con)
+def _counted_twice(con: duckdb.DuckDBPyConnection, every: Mapping[str, int]) -> list[Warning]:
     # The ledger spares the pass over the rounds where one file gave them all.
     several = rows(con, "select count(*) > 1 as several from sources where rows['rounds'] > 0")[0]["several"]
     several = several and rows(con, _SEVERAL)
@@ -215,11 +215,10 @@ def _of_sample(every: Mapping[str, int], found: Mapping[str, Any]) -> str:
     return f" of a sample (1 in {part})" if part > 1 else ""
 
 
-def _written_twice(con: duckdb.DuckDBPyConnection) -> list[Warning]:
+def _written_twice(con: duckdb.DuckDBPyConnection, every: Mapping[str, int]) -> list[Warning]:
     """Records that one source holds more than once."""
     rounds = count(con, "select coalesce(sum(records), 0)::bigint from held where grain = 'round'")
     in_parts = "round_samples" in kept(con)  # of a lake that this machine does not go through
-    every = _one_in(con)
     found = [f for f in rows(con, _REQUESTS_AGAIN, [every["requests"]]) if f["twice"] >= LEAST_RECORDS]
     if found:  # to count all of them is not free
         records = count(con, f"select count(*) from chosen_requests where hash(key) % {every['requests']} = 0")
